@@ -1,34 +1,29 @@
-"""Are two datasets of (image, target) the same? Rows are paired by path, some of them read, and differences named.
+"""Are two datasets of (image, target) the same? Rows are paired by path or position, some of them read, and differences named.
 
 For moving a program: ImageFolder with its recipe is `a`, the store with its own is `b`. Knows no format of a store.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Mapping
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.functional import interpolate
+from torch.utils.data import Subset
 
-from reader.compared_rows import ComparedRows
-from reader.dataset.cropping import inexact_steps, repeated_steps
-from reader.views import NORMALIZED, SAME_VIEW, mean_difference, resized, view_of
-
-# What a mean difference of an image means, by the levels above and up to which it is; measured on 100 photographs at 224 x 224,
-# see docs/how-to/migrate.md.
-_MEANINGS = (
-    (0.0, 1.0, "mean difference 0 to 1: rounding, or another JPEG decoder"),
-    (1.0, SAME_VIEW, "mean difference 1 to 10: another filter, a resize in between, or a shift by a pixel"),
-)
-_MOST_SENTENCES = 6
-# Rows that are read twice, to see whether pixels are drawn at random: a flip of half of them shows in all but 1 of 65,536 cases.
-_READ_TWICE = 16
-
-# What differs -> the rows of a where it does, each with what it shows.
-_Seen = defaultdict[str, list[tuple[int, str]]]
+# Up to this mean difference, in levels, two images show the same in the same place: rounding, a decoder, a filter. Of 100
+# photographs at 224 x 224, no other crop is nearer.
+_SAME_VIEW = 10.0
+# A view explains a difference where it leaves less than this share of it.
+_EXPLAINED = 0.6
+# Pixels a side at which views are tried.
+_VIEW_SIDE = 112
 
 
 @dataclass
@@ -36,186 +31,154 @@ class CompareReport:
     """The result of `compare`.
 
     Attributes:
-        counts: rows of a and of b.
-        compared: pairs of rows whose pixels were compared; 0: see the notes.
-        targets: pairs of rows whose targets were compared.
-        worst, mean: largest and mean difference of a value, in levels of 0 to 255; None where none were compared.
-        equal: share of these pairs that have the same pixels, 0 to 1.
-        sizes: a sentence on the rows of each size of difference that leaves the view the same, and what such a one means.
-        differences: sentences on what is not the same: classes, counts, targets, sizes, cuts. [] where the two agree.
-        notes: sentences on what was not compared, what is resized twice, and what `pack` did to values.
-        classes: names of classes that were compared; 0: a, b or both have none.
+        rows: pairs of rows that were compared.
+        mean, worst: mean and largest difference of a value in images of one shape, in levels of 0 to 255.
+        differences: sentences on what is not the same: counts, classes, paths, targets, sizes, views. [] where the two agree.
     """
 
-    counts: tuple[int, int]
-    compared: int = 0
-    targets: int = 0
-    worst: float | None = None
-    mean: float | None = None
-    equal: float | None = None
-    sizes: list[str] = field(default_factory=list)
+    rows: int
+    mean: float
+    worst: float
     differences: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    classes: int = 0
 
     def __str__(self) -> str:
-        levels = f"mean difference {self.mean:.2f}, worst {self.worst:.3g} of 255 levels" if self.compared else ""
-        equal = f": {self.equal:.0%} are equal; {levels}" if self.compared else ""
-        compared = (("classes", self.classes), ("counts", True), ("targets", self.targets), ("cuts", self.compared))
-        *first, last = [what for what, is_compared in compared if is_compared]
-        nothing = "no difference in " + " and ".join(filter(None, [", ".join(first), last]))
-        differences = [f"differs: {sentence}" for sentence in self.differences] or [nothing]
-        notes = [f"note: {sentence}" for sentence in self.notes]
-        return "\n".join([f"{self.compared:,} rows compared{equal}", *self.sizes, *differences, *notes])
+        levels = f"{self.rows:,} rows compared: mean difference {self.mean:.2f}, worst {self.worst:.3g} of 255 levels"
+        return "\n".join([levels, *(f"differs: {what}" for what in self.differences or ["nothing"])])
 
 
 def compare(a: Any, b: Any, rows: int = 64) -> CompareReport:
     """Compare two datasets of (image, target), such as a program's ImageFolder and the store that replaces it.
 
-    Rows are paired by path where both have `samples`, else by position. Images are PIL images, arrays [H, W, C] or
-    tensors [C, H, W], of 0 to 255 or of 0 to 1, or both normalized alike. Give both the recipe of validation: pixels
-    that are drawn at random are not compared.
+    Rows are paired by path where both have `samples`, else by position. Images are PIL images, arrays [H, W, C] or tensors
+    [C, H, W], of integers 0 to 255 or of floats 0 to 1. Give both the recipe of validation.
 
     Args:
-        a, b: give (image, target); their `classes`, `samples` and `transform` are looked at where they have them.
+        a, b: give (image, target) by number; their `classes`, `samples` and `root` are used where they have them.
         rows: pairs of rows to read, evenly spread.
 
     Raises:
-        TypeError: a or b is no such dataset, or a row or an image is something else.
-        ValueError: rows is not 1 or more.
+        TypeError: a row is no (image, target), or an image something else.
+        ValueError: an image is normalized.
 
     Example:
         >>> from pixpack import MemmapDataset
         >>> print(compare(MemmapDataset(store_path), MemmapDataset(store_path), rows=8))
-        8 rows compared: 100% are equal; mean difference 0.00, worst 0 of 255 levels
-        no difference in classes, counts, targets and cuts
+        8 rows compared: mean difference 0.00, worst 0 of 255 levels
+        differs: nothing
     """
-    if isinstance(rows, bool) or not isinstance(rows, int | np.integer) or rows < 1:
-        raise ValueError(f"rows is {rows!r}, expected an integer of 1 or more.")
-    one, other = ComparedRows("a", a), ComparedRows("b", b)
-    report = CompareReport((len(a), len(b)))
-    if one.classes and other.classes:
-        report.classes = len({*one.classes, *other.classes})
-        report.differences += _other_classes(one.classes, other.classes)
-    for side in (one, other):
-        cropped, resized = repeated_steps(side.data)
-        report.differences += [f"{side.name} is cropped twice: {cropped}"] if cropped else []
-        report.notes += [f"{side.name} is resized twice: {resized}"] if resized else []
-    pairs = _pairs(one, other, report)
-    step = max(1.0, len(pairs) / rows)
-    pairs = [pairs[int((n + 0.5) * step)] for n in range(min(rows, len(pairs)))]
-    _compare_rows(one, other, pairs, report)
-    for side, read in zip((one, other), zip(*pairs, strict=True), strict=False) if report.mean else ():
-        report.notes += [
-            f"values of {side.name} differ because it was packed {how}" for how in inexact_steps(side.data, read)
-        ]
-    return report
-
-
-def _other_classes(a: list[str], b: list[str]) -> list[str]:
-    if a != b and sorted(a) == sorted(b):
-        number = next(n for n in range(len(a)) if a[n] != b[n])
-        return [f"other order of classes: number {number} is {a[number]} in a, {b[number]} in b"]
-    return _lacking(a, b, "class", "classes")
-
-
-def _lacking(a: Collection[str], b: Collection[str], one: str, many: str) -> list[str]:
-    """Say what names each of the two lacks of the other's."""
-    missing = (("a", sorted({*b} - {*a})), ("b", sorted({*a} - {*b})))
-    of = (f"{len(names):,} {one if len(names) == 1 else many}: {', '.join(names[:3])}" for _, names in missing)
-    return [f"{side} lacks {what}" for (side, names), what in zip(missing, of, strict=True) if names]
-
-
-def _pairs(a: ComparedRows, b: ComparedRows, report: CompareReport) -> list[tuple[int, int]]:
-    """Return positions (in a, in b) of the same image, and report what only one of the two has."""
-    counts = report.counts
-    report.differences += [f"a has {counts[0]:,} rows, b has {counts[1]:,}"] if counts[0] != counts[1] else []
-    for depth in (0, 2):  # all of a path, or its last two parts
-        in_a, in_b = ({"/".join(path.split("/")[-depth:]): n for n, path in enumerate(side.paths)} for side in (a, b))
-        if shared := [(in_a[path], in_b[path]) for path in in_a if path in in_b]:
-            report.differences += _lacking(in_a, in_b, "image", "images")
-            return shared
-    report.notes.append("the two name no image alike, so rows are paired by position")
-    return [(n, n) for n in range(min(counts))]
-
-
-def _scales(
-    a: ComparedRows, b: ComparedRows, pairs: list[tuple[int, int]], report: CompareReport
-) -> tuple[float, float] | None:
-    """Return by what images of a and of b become levels; None, with a note, where they cannot be compared."""
-    (scale_a, why_a), (scale_b, why_b) = a.scale([row for row, _ in pairs]), b.scale([row for _, row in pairs])
-    if why_a == why_b == NORMALIZED:
-        report.notes.append("both are normalized: what a's values span counts as 255 levels")
-        return scale_a, scale_a
-    if not (why_a or why_b):
-        return scale_a, scale_b
-    report.notes.append(f"pixels were not compared: {f'a {why_a}' if why_a else f'b {why_b}'}")
-    return None
-
-
-def _compare_rows(a: ComparedRows, b: ComparedRows, pairs: list[tuple[int, int]], report: CompareReport) -> None:
-    means, seen = list[float](), _Seen(list)
-    scales = _scales(a, b, pairs[:: max(1, len(pairs) // _READ_TWICE)], report)
-    for row_a, row_b in pairs:
-        (one, target_a), (other, target_b) = a.row(row_a), b.row(row_b)
-        if target_a is not None and target_b is not None:
-            report.targets += 1
-            if report.classes:
-                target_a, target_b = a.class_of(target_a), b.class_of(target_b)
-            if what := _other_part(target_a, target_b):
-                seen[what.partition(":")[0]].append((row_a, f"another {what}"))
-        if scales is None:
+    classes = [[*map(str, getattr(_whole(data)[0], "classes", None) or ())] for data in (a, b)]
+    pairs, differences = _pairs(a, b)
+    for n, (one, other) in enumerate(zip_longest(*classes) if all(classes) else ()):
+        if one != other:
+            differences.append(f"class {n} is {one} in a, {other} in b")
+            break
+    chosen = [pairs[i] for i in np.unique(np.linspace(0, len(pairs) - 1, min(rows, len(pairs))).astype(int))]
+    means, largest, seen = list[float](), list[float](), defaultdict[str, list[int]](list)
+    for row_a, row_b in chosen:
+        (one, target), (other, other_target) = _row(a, row_a), _row(b, row_b)
+        if all(classes):
+            target, other_target = _named(target, classes[0]), _named(other_target, classes[1])
+        if not _is_same(target, other_target):
+            seen["another target"].append(row_a)
+        if one.shape != other.shape:
+            seen[f"another size, [C, H, W] = {[*one.shape]} in a and {[*other.shape]} in b"].append(row_a)
             continue
-        one, other = one * scales[0], other * scales[1]
-        if what := _other_shape(one, other):
-            seen[what.partition("[")[0]].append((row_a, what))
-        if len(one) != len(other) and 1 not in (len(one), len(other)):
-            continue  # a gray image is compared with each channel
-        other = resized(other, one.shape[1:])
-        means.append(mean_difference(one, other))
-        report.worst = max(report.worst or 0.0, float((one - other).abs().max()))
-        if means[-1] > SAME_VIEW:
-            view = view_of(one, other)
-            seen[view].append((row_a, view))
-    if pairs and not report.targets:
-        report.notes.append("targets were not compared: a, b or both have none of the other's kind")
-    _summarize(means, seen, len(pairs), report)
+        difference = (one - other).abs()
+        means.append(float(difference.mean()))
+        largest.append(float(difference.max()))
+        if means[-1] > _SAME_VIEW:
+            seen[_view(one, other)].append(row_a)
+    for what, found in seen.items():
+        differences.append(f"{len(found)} of {len(chosen)} rows, row {found[0]} of a first: {what}")
+    return CompareReport(len(chosen), sum(means) / max(1, len(means)), max(largest, default=0.0), differences)
 
 
-def _summarize(means: list[float], seen: _Seen, count: int, report: CompareReport) -> None:
-    if means:
-        report.compared, report.mean, report.equal = len(means), sum(means) / len(means), means.count(0) / len(means)
-    for least, most, meaning in _MEANINGS:
-        if alike := sum(least < mean <= most for mean in means):
-            report.sizes.append(f"{alike} of {len(means)} rows, {meaning}")
-    for found in sorted(seen.values(), key=len, reverse=True)[:_MOST_SENTENCES]:
-        report.differences.append(f"{len(found)} of {count} rows, row {found[0][0]} of a first: {found[0][1]}")
+def _whole(data: Any) -> tuple[Any, list[int]]:
+    """Return the dataset below torch's Subsets, and its rows that these are."""
+    rows = list(range(len(data)))
+    while isinstance(data, Subset):
+        data, rows = data.dataset, [int(data.indices[row]) for row in rows]
+    return data, rows
 
 
-def _other_shape(a: torch.Tensor, b: torch.Tensor) -> str:
-    """Say in what the shapes of two images differ; "": in nothing."""
-    if len(a) != len(b):
-        return f"{len(a)} channel{'s' * (len(a) > 1)} in a, {len(b)} in b"
-    if a.shape[1:] == b.shape[1:]:
-        return ""
-    return f"another size, [C, H, W] = {[*a.shape]} in a and {[*b.shape]} in b. Give both the same recipe"
+def _keys(data: Any) -> list[tuple[str, int]]:
+    """Return (path below the root, how often it came before) of each row; [] where a dataset names none."""
+    whole, rows = _whole(data)
+    samples, root = getattr(whole, "samples", None) or (), f"{getattr(whole, 'root', '')}".rstrip("/")
+    if not all(isinstance(sample, tuple | list) and isinstance(sample[0], str | os.PathLike) for sample in samples):
+        return []
+    seen, keys = Counter[str](), []
+    for row in rows if samples else ():
+        path = os.fspath(samples[row][0]).removeprefix(f"{root}/")
+        keys.append((path, seen[path]))
+        seen[path] += 1
+    return keys
 
 
-def _other_part(a: Any, b: Any, at: str = "target") -> str:
-    """Say which part of two targets is not the same, of numbers, names, and dicts, lists and tuples of them; "": none.
+def _pairs(a: Any, b: Any) -> tuple[list[tuple[int, int]], list[str]]:
+    """Return positions (in a, in b) of the same image, and sentences on what only one of the two has."""
+    differences = [f"a has {len(a):,} rows, b has {len(b):,}"] if len(a) != len(b) else []
+    in_a, in_b = ({key: n for n, key in enumerate(_keys(data))} for data in (a, b))
+    shared = [(in_a[key], in_b[key]) for key in in_a if key in in_b]
+    if not shared:
+        return [(n, n) for n in range(min(len(a), len(b)))], differences
+    for name, own, others in (("a", in_a, in_b), ("b", in_b, in_a)):
+        if missing := [path for path, _ in others if (path, _) not in own]:
+            differences.append(f"{name} lacks {len(missing):,} images: {', '.join(missing[:3])}")
+    return shared, differences
 
-    Numbers may have been rounded to another type.
-    """
+
+def _row(data: Any, number: int) -> tuple[torch.Tensor, Any]:
+    """Return the image in levels, float32[C, H, W], and the target."""
+    found = data[number]
+    if not isinstance(found, tuple | list) or len(found) != 2:
+        raise TypeError(f"row {number} is a {type(found).__name__}, expected (image, target). Open it with as_tuple=True.")
+    image, target = found
+    if not isinstance(image, torch.Tensor):
+        array = np.array(image)
+        image = torch.from_numpy(array[..., None] if array.ndim == 2 else array).movedim(-1, 0)
+    if image.is_floating_point():
+        if image.min() < 0 or image.max() > 1:
+            raise ValueError(f"row {number} has floats beyond 0 to 1. Leave Normalize out of both.")
+        image = image * 255
+    return image.float(), target
+
+
+def _named(target: Any, classes: list[str]) -> Any:
+    index = getattr(target, "tolist", lambda: target)()
+    return classes[index] if type(index) is int and 0 <= index < len(classes) else target
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    """Compare two targets: numbers, names, arrays, and dicts, lists and tuples of them."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
-        if a.keys() != b.keys():
-            return f"{at}, which has {', '.join(map(str, a))} in a, {', '.join(map(str, b))} in b"
-        return next(filter(None, (_other_part(a[key], b[key], f"{at}[{key!r}]") for key in a)), "")
+        return a.keys() == b.keys() and all(_is_same(a[key], b[key]) for key in a)
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
-        found = (_other_part(*pair, at) for pair in zip(a, b, strict=False))
-        return at if len(a) != len(b) else next(filter(None, found), "")
-    one, other = (np.asarray(each.detach().cpu() if isinstance(each, torch.Tensor) else each) for each in (a, b))
-    is_number = one.dtype.kind in "biuf" and other.dtype.kind in "biuf" and one.shape == other.shape
-    if np.allclose(one, other, rtol=1e-5, atol=1e-6, equal_nan=True) if is_number else np.array_equal(one, other):
-        return ""
-    is_shown = one.ndim == other.ndim == 0 and "O" not in (one.dtype.kind, other.dtype.kind)
-    return f"{at}: {one} in a, {other} in b" if is_shown else at
+        return len(a) == len(b) and all(map(_is_same, a, b))
+    one, other = np.asarray(a), np.asarray(b)
+    if one.dtype.kind in "biuf" and other.dtype.kind in "biuf":
+        return one.shape == other.shape and np.allclose(one, other, rtol=1e-5, atol=1e-6, equal_nan=True)
+    return np.array_equal(one, other)
+
+
+def _view(a: torch.Tensor, b: torch.Tensor) -> str:
+    """Name the turn, mirror image, order of channels or cut of one image that is nearest to the other."""
+    a, b = (interpolate(image[None], (_VIEW_SIDE, _VIEW_SIDE), mode="area")[0] for image in (a, b))
+    left, nearest = min((float((one - other).abs().mean()), what) for what, one, other in _views(a, b))
+    return nearest if left < _EXPLAINED * float((a - b).abs().mean()) else "another crop, or another image"
+
+
+def _views(a: torch.Tensor, b: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Yield what b may be of a, and the two as they would then be equal."""
+    yield "b has the channels of a in reverse order", a.flip(0), b
+    yield "b is a mirrored", a.flip(2), b
+    for turns in (1, 2, 3):
+        yield f"b is a turned by {90 * turns} degrees, as an EXIF orientation does", a.rot90(turns, (1, 2)), b
+    for share in range(50, 100, 2):
+        cut = slice((100 - share) * _VIEW_SIDE // 200, (100 + share) * _VIEW_SIDE // 200)
+        yield f"b shows the middle {share}% of a, as if it were cropped twice", _enlarged(a[:, cut, cut]), b
+        yield f"a shows the middle {share}% of b, as if b lacked a crop", a, _enlarged(b[:, cut, cut])
+
+
+def _enlarged(image: torch.Tensor) -> torch.Tensor:
+    return interpolate(image[None], (_VIEW_SIDE, _VIEW_SIDE), mode="bilinear")[0]

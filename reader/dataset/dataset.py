@@ -19,7 +19,6 @@ from torch.utils.data import Dataset, get_worker_info
 from reader import compiled
 from reader.buffers import FittingPool, fresh
 from reader.dataset import collate
-from reader.dataset.cropping import warn_of_second_crop
 from reader.dataset.given_columns import ColumnData, with_extras, with_targets
 from reader.dataset.groups import Groups
 from reader.dataset.indexing import Index, check_plain, checked_position, checked_positions, is_row, split_positions
@@ -34,7 +33,6 @@ from reader.dataset.samples import (
     transformed,
 )
 from reader.dataset.splits import added, check_classes, remote_store, store_path
-from reader.dataset.unlabeled import warn_of_unlabeled
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
 from reader.rows import Rows, is_run, rows_named
@@ -100,8 +98,6 @@ class MemmapDataset(Dataset[Any]):
         self._rows: Rows | None = None
         self.manifest: Manifest
         self._open(OpenedStore(self.path, self.remote))
-        for given in (transform, transforms):
-            warn_of_second_crop(self.path, self.manifest, given)
         if classes is not None:
             check_classes(self.path, self.manifest.classes, classes)
 
@@ -114,7 +110,7 @@ class MemmapDataset(Dataset[Any]):
         # the second of a tuple is a dict by name: with boxes, masks or several target columns
         self.names_targets = names_targets(self.manifest)
         self._pool = FittingPool(keep=_LOOP_BUFFERS)
-        self._is_looped = False
+        self._has_labels = False
         self._targets: list[object] | None = None
         self._samples: list[tuple[str, object]] | None = None
 
@@ -125,13 +121,6 @@ class MemmapDataset(Dataset[Any]):
         m = self.manifest
         row = f"{m.kind.up_to}uint8[{m.height}, {m.width}, {m.channels}]"
         return f"MemmapDataset({str(self.remote or self.path)!r}: {len(self)} rows of {row}, {len(m.classes)} classes)"
-
-    def _repr_html_(self) -> str:
-        """Show a notebook a contact sheet."""
-        from reader.dataset.preview import html_of, shown_positions
-
-        rows = self.store_rows(shown_positions(len(self))).tolist()
-        return html_of(repr(self), self.manifest, map(self.opened_store.row, rows))
 
     def __getstate__(self) -> dict[str, object]:
         opened = ("manifest", "opened_store", "check_rows", "_pool", "_targets", "_samples")
@@ -204,11 +193,8 @@ class MemmapDataset(Dataset[Any]):
         """
         if isinstance(indices, collate.Step) and indices.is_of(self):
             return indices.batch_rows()
-        if self.as_tuple and not self._is_looped:
-            worker, self._is_looped = get_worker_info(), True
-            # one of several workers logs it
-            if worker is None or worker.id == 0:
-                warn_of_unlabeled(self.opened_store, self._all_rows)
+        if self.as_tuple:
+            self.check_labels()
         is_by_row = type(self).__getitem__ is not MemmapDataset.__getitem__
         if is_by_row or (self.changes_samples and not self.takes_batches):
             return [self[int(i)] for i in indices]
@@ -240,6 +226,17 @@ class MemmapDataset(Dataset[Any]):
     def _all_rows(self) -> Rows:
         """The rows of the store that these are: int64[N]."""
         return np.arange(self.manifest.rows) if self._rows is None else self._rows
+
+    def check_labels(self) -> None:
+        """Raise ValueError, in a loop over (image, target), if a row has no label: its target -1 would train on nothing."""
+        if self._has_labels or self.manifest.target_kind != "class" or self.names_targets:
+            return
+        if count := int((self.opened_store.columns(self._all_rows, ["targets"])["targets"] < 0).sum()):
+            raise ValueError(
+                f"{self.path}: targets is -1, no label, in {count:,} of {len(self):,} rows. Loop over dataset.subset(...) of the"
+                " others, or with as_tuple=False."
+            )
+        self._has_labels = True
 
     def check_files(self) -> None:
         """Raise StoreError if a file of the store is no longer as large as it was."""

@@ -19,7 +19,6 @@ from torch.utils.data import Dataset
 from reader.dataset.collate import collate_batch
 from reader.dataset.samples import Transform
 from reader.device.transfer import entered
-from reader.loading.advice import log_first_epoch, warn_of_small_rows
 from reader.loading.finish import Finish, takes_samples
 from reader.loading.frameworks import check_asker
 from reader.loading.iteration import Iteration, Pass
@@ -185,6 +184,8 @@ class MemmapLoader:
         rows, self._options_of_workers = options.dataset, options.workers
         self.dataset, self.prefetch, self.device = rows, options.prefetch, options.device
         self.as_tuple, self.as_dict = options.as_tuple, options.as_dict
+        if self.as_tuple:
+            rows.check_labels()
         ranks = ranks_expected(options.given_ranks)
         cpus = share_of_cpus(ranks_here(ranks))
         self.threads = options.threads or cpus
@@ -210,8 +211,6 @@ class MemmapLoader:
         plan = self.epochs.plan
         sides = self.epochs.sizes.sides(0)
         sized = None if sides is None else with_sides(self.transform, sides)
-        self._has_warned = sides is not None and warn_of_small_rows(rows, sized, sides)
-        self._is_logged = False
         self._may_start = self._most_workers > 0 and self.device.type == "cpu"
         # workers read the store's files
         is_mapped = self._may_start and options.residency == "auto" and takes_samples(self.transform)
@@ -222,7 +221,6 @@ class MemmapLoader:
             ranks,
             prefetch=self.prefetch,
             sized=sized,
-            has_collate=options.collate_fn is not None,
         )
         # whose nodes a cache was checked for; None: nobody knows them yet
         self._checked = ranks if ranks.is_known else None
@@ -339,10 +337,6 @@ class MemmapLoader:
         transform = self.transform
         if (sides := progress.sides) is not None:
             transform = with_sides(transform, sides)
-            self._has_warned = self._has_warned or warn_of_small_rows(self.dataset, transform, sides)
-        if not self._is_logged:
-            log_first_epoch(plan, transform, as_tuple=self.as_tuple)
-            self._is_logged = True
         finish_of = functools.partial(
             Finish, plan, transform, as_tuple=self.as_tuple, as_dict=self.as_dict, on_device=is_sent
         )

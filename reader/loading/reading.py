@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 from collections.abc import Iterator
 
 import torch
@@ -11,7 +12,6 @@ import torch
 from reader.dataset.dataset import MemmapDataset
 from reader.device.resident import Resident, free_bytes, total_bytes
 from reader.device.transfer import entered
-from reader.loading.advice import log_choices
 from reader.loading.finish import Finish, Unfinished
 from reader.loading.gathering import Gathering
 from reader.loading.levels import LevelRows, may_read_levels
@@ -25,6 +25,7 @@ from reader.planning.ranks import Ranks, ranks_here, ranks_sharing
 from reader.store import Batch
 from reader.tuning import tuning
 
+_log = logging.getLogger("reader")
 _PREFETCH = 2
 
 
@@ -36,14 +37,12 @@ def gathering_of(
     *,
     prefetch: int,
     sized: object,
-    has_collate: bool,
 ) -> Gathering:
     """Choose where rows are read from, and bring them there.
 
     Args:
         ranks: that are expected.
         sized: a transform whose crops have the loader's size, and may read levels; None: there is none.
-        has_collate: samples are collated by a function of the program's.
 
     Raises:
         ValueError: they do not fit where they are asked for, or the order does not go with a cache or the ranks.
@@ -54,7 +53,7 @@ def gathering_of(
     levels = LevelRows(rows) if sized is not None and may_read_levels(part, residency, sized) else None
     room = room_on(part, device, processes) if residency == "gpu" else None
     chosen = choose(residency, (rows if levels is None else levels).reads, room)
-    log_choices(plan, ranks, chosen, has_collate=has_collate)
+    _log.info("%s: order %s, %s, residency %s: %s", part.path, plan.orders.text, ranks, chosen.name, chosen.reason)
     check_order(plan)
     if ranks.is_known:
         plan.orders.check_step(plan.cut)

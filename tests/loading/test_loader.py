@@ -554,18 +554,6 @@ def test_repr_and_log_name_order_and_residency(train: MemmapDataset, caplog: pyt
     assert "order full, rank 0 of 1, residency cache: " in caplog.text
 
 
-def test_block_order_of_a_store_sorted_by_class_warns(
-    train: MemmapDataset, caplog: pytest.LogCaptureFixture, tune: Tune
-) -> None:
-    tune(shuffle_block_bytes=8 * train.manifest.row_bytes, shuffle_window_blocks=2)
-    MemmapLoader(train, 16, shuffle="full", as_tuple=False)
-    MemmapLoader(train.subset(np.random.default_rng(0).permutation(90)), 16, shuffle="block", as_tuple=False)
-    assert not caplog.text
-    MemmapLoader(train, 16, shuffle="block", as_tuple=False)
-    assert "its rows are ordered class by class" in caplog.text
-    assert "Pack with --shuffle SEED" in caplog.text
-
-
 # -- batches of more than a megabyte: a group each, so queue, recycling and errors work batch by batch
 
 

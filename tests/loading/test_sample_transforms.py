@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import make_tree, torchvision_or_skip
+from conftest import torchvision_or_skip
 from torch.utils.data import DataLoader, random_split
 
 from packer import pack
-from reader import MemmapDataset, MemmapLoader, PerSample, concat, from_torchvision
+from reader import MemmapDataset, MemmapLoader, PerSample, concat
 from reader.loading.sample_transform import transform_of_batches
 from reader.transforms import CutMix
 
@@ -201,38 +201,6 @@ def test_an_error_names_its_row_alone(shared_store: Path, workers: int) -> None:
     text = "".join(traceback.format_exception(caught.value))
     assert text.count("The transform failed on these rows") == 1
     assert f"The transform failed on these rows of {shared_store}: [5]\n" in text
-
-
-def test_a_recipe_of_torchvision_that_batches_could_have_is_reported_once(
-    shared_store: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    v2 = torchvision_or_skip().transforms.v2
-    hint = "transform=from_torchvision(transform))"
-    flip = v2.Compose([v2.RandomHorizontalFlip()])
-    loader = MemmapLoader(MemmapDataset(shared_store, transform=flip), 16)
-    list(loader), list(loader)
-    assert caplog.text.count(hint) == 1
-    caplog.clear()
-    # nothing to say: it is one of batches already, has no such form, is not all that happens, or another rank says it;
-    # or batches would not do: they are not collated, and images of different sizes are cropped first
-    MemmapLoader(MemmapDataset(shared_store, transform=from_torchvision(flip)), 16)
-    MemmapLoader(MemmapDataset(shared_store, transform=v2.Compose([v2.Lambda(shifted)])), 16)
-    gray = v2.Grayscale(torch.ones(3))
-    MemmapLoader(MemmapDataset(shared_store, transform=gray), 16)
-    MemmapLoader(MemmapDataset(shared_store, transform=flip, target_transform=float), 16)
-    MemmapLoader(MemmapDataset(shared_store, transform=flip), 16, rank=1, world_size=2)
-    MemmapLoader(MemmapDataset(shared_store, transform=flip), 16, collate_fn=list)
-    pack(make_tree(tmp_path / "images", classes=2, each=2), tmp_path / "out", fit="none", workers=1)
-    resized = v2.Compose([v2.Resize((8, 8)), v2.RandomHorizontalFlip()])
-    MemmapLoader(MemmapDataset(tmp_path / "out", transform=resized), 2)
-    assert hint not in caplog.text
-    MemmapLoader(
-        MemmapDataset(tmp_path / "out", transform=v2.Compose([v2.RandomResizedCrop(8), *resized.transforms[1:]])), 2
-    )
-    assert hint in caplog.text
-    caplog.clear()
-    MemmapLoader(MemmapDataset(shared_store, transform=flip, as_pil=True), 16)
-    assert f"{hint}, without as_pil=True." in caplog.text
 
 
 def test_two_transforms_and_a_device_are_refused_with_the_way_out(shared_store: Path) -> None:

@@ -108,16 +108,6 @@ def test_a_size_that_cannot_be_is_refused(train: MemmapDataset, arguments: dict[
         MemmapLoader(train, 8, **arguments)
 
 
-def test_crops_larger_than_the_rows_are_warned_of_once(train: MemmapDataset, caplog: pytest.LogCaptureFixture) -> None:
-    height, width, _ = train.manifest.sides
-    loader = MemmapLoader(train, 30, transform=Compose([RandomResizedCrop(8)]), size=lambda epoch: width + epoch - 1)
-    assert "larger than the rows" not in caplog.text
-    for _ in range(4):
-        list(loader)
-    assert caplog.text.count(f"crops of {width + 1} x {width + 1} are larger than the rows, {height} x {width}") == 1
-    assert caplog.text.count("larger than the rows") == 1
-
-
 def test_a_size_cannot_be_set_of_a_loader_without_one(train: MemmapDataset) -> None:
     with pytest.raises(ValueError, match="the loader was made without size="):
         MemmapLoader(train, 8, transform=ResizeCenterCrop(8)).set_size(4)
