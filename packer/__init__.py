@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from packer.errors import DiskFullError, JournalError, LockedError, OptionsError, PackError, ScanError, SourceError
     from packer.operations.copying.merge import merge
     from packer.operations.copying.subset import subset
-    from packer.operations.planning.plan import SizePlan, plan
+    from packer.operations.plan import SizePlan, plan
     from packer.operations.requantize import RequantizeReport, requantize
     from packer.operations.transfer.copy import CopyReport
     from packer.operations.transfer.splits import pull, push
@@ -31,7 +31,7 @@ _HOMES = {
     for home, names in {
         "errors": "DiskFullError JournalError LockedError OptionsError PackError ScanError SourceError",
         "operations.copying.merge": "merge",
-        "operations.planning.plan": "SizePlan plan",
+        "operations.plan": "SizePlan plan",
         "operations.requantize": "RequantizeReport requantize",
         "operations.copying.subset": "subset",
         "operations.transfer.copy": "CopyReport",

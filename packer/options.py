@@ -34,8 +34,8 @@ _PATHS = ("classes", "root", "boxes", "masks")
 # A 100-megapixel camera passes. An image of this size takes a worker 0.5 GB, with alpha 1 GB (2026-11-22).
 MAX_PIXELS = 128_000_000
 
-# Of `plan` a crop's side, share of the area, and width / height; of `requantize` and `show` how many images.
-CROP, CROP_SCALE, CROP_RATIO, COMPARED, TILES, TILES_A_LINE = 224, (0.08, 1.0), (3 / 4, 4 / 3), 32, 48, 8
+# Of `requantize` and `show` how many images.
+COMPARED, TILES, TILES_A_LINE = 32, 48, 8
 
 # Above this a row is more than 1 GB in RGB; such a size is a slip of the finger.
 _MAX_SIDE = 16384

@@ -13,7 +13,7 @@ class Progress:
     """Where a pack is.
 
     Attributes:
-        stage: "list", "locate", "label" (a list is read); "sizes" (headers are read); "digest", "check", "read", "duplicates"
+        stage: "list", "locate", "label" (a list is read); "sizes" (headers are read); "digest", "check", "read"
             (what a store says of its rows is read); "allocate", "pack", "seal" or "copy"; of `packed` also "wait".
         done: inputs that are done; bytes in "allocate" and "digest", rows in "copy".
         total: of how many; 0 where that is not known, as while inputs are listed.
@@ -56,7 +56,7 @@ class PackReport:
         resumed_from: inputs that were done before this run.
         target_kind: "class", "regression" or "multi-hot".
         reject_lines: reason -> the first lines of a list or table that were rejected for it.
-        notes: sentences about the inputs: duplicates, folders and columns that were left out, what became of boxes.
+        notes: sentences about the inputs: folders and columns that were left out, what became of boxes.
         layout: what folders were taken for: "2 splits (train, val), 1,000 classes"; "" where they say nothing.
         icc: name of an ICC profile other than sRGB -> rows of images that have it.
         changed: the first source that changed since the pack was interrupted: all from its block on was packed again; else "".

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from packer.operations.requantize import RequantizeReport
     from packer.packing.source_check import SourcesReport
     from packer.report import PackReport
-    from packer.store.sealed.duplicates import Duplicates
     from reader.format.manifest import Manifest
 
 _REASONS_SHOWN = 8
@@ -260,11 +259,6 @@ def source_lines(manifest: Manifest, sources: SourceStatistics) -> dict[str, str
         lines["a class"] += f"; {sources.unlabelled:,} rows without a label" if sources.unlabelled else ""
         if not counts[most]:  # the classes are those of the boxes
             lines["a class"] = "no row has a label"
-    if sources.is_grouped_by_class:
-        from packer.operations.class_order import ADVICE, is_mixed_whole
-
-        if not is_mixed_whole(manifest.rows * manifest.row_bytes):
-            lines["order"] = f"rows {ADVICE}"
     if sources.sizes:
         common = ", ".join(f"{width} x {height} ({count:,})" for width, height, count in sources.sizes)
         more = f"; {sources.distinct_sizes:,} sizes" if sources.distinct_sizes > len(sources.sizes) else ""
@@ -272,19 +266,6 @@ def source_lines(manifest: Manifest, sources: SourceStatistics) -> dict[str, str
         sides = ", ".join(f"{start} to {stop - 1} ({count:,})" for start, stop, count in sources.short_sides)
         lines["short side"] = sides
     return lines
-
-
-def duplicate_lines(duplicates: Duplicates) -> dict[str, str]:
-    """Say which images come more than once, which of them with different labels or in more than one split."""
-    if not duplicates.images:
-        return {"duplicates": "none"}
-    lines = [f"{duplicates.images:,} images come more than once, in {duplicates.rows:,} rows"]
-    harms = duplicates.harms()
-    lines += [] if harms else [" = ".join(map(shown, group)) for group in duplicates.examples]
-    for what, (count, examples) in harms.items():
-        lines.append(f"{count:,} of them {what}:")
-        lines += [f"  {' = '.join(map(shown, group))}" for group in examples]
-    return {"duplicates": f"\n{'':12}".join(lines)}
 
 
 def _line_numbers(numbers: list[int], count: int) -> str:

@@ -239,17 +239,3 @@ def read_rows() -> list[int]:
     if not words:
         raise OptionsError("standard input is empty, expected row numbers.")
     return [*map(int, words)]
-
-
-def pair(limits: tuple[float, float]) -> str:
-    """Write two numbers as `parse_limits` takes them."""
-    return ",".join(f"{limit:.5g}" for limit in limits)
-
-
-def parse_limits(option: str, text: str) -> tuple[float, float]:
-    """Parse two numbers such as "0.08,1"; raises OptionsError."""
-    try:
-        low, high = map(float, text.split(","))
-    except ValueError:
-        raise OptionsError(f"{option} is {text!r}, expected two numbers such as 0.08,1.") from None
-    return low, high

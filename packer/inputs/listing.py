@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import os
 from array import array
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,10 +21,6 @@ from packer.options import InputOptions
 from packer.progress import followed
 from reader.format.fields import Json
 from reader.format.filesystem import absolute_path, plain_path
-
-_NAMED = 3
-# Hashes of paths are looked at in so many parts.
-_PARTS = 64
 
 
 @dataclass
@@ -101,7 +96,7 @@ def locate_inputs(listing: Listing, start: Path, options: InputOptions, *, is_fo
     prefix = len(os.path.join(root, ""))
     paths = Paths(path[prefix:].replace(os.sep, "/") for path in _followed(absolute))
     inputs = Inputs(Path(root), paths=paths, lines=Column("int64", values=listing.lines))
-    inputs.notes += notes + _duplicates(inputs, listing.name)
+    inputs.notes += notes
     return inputs
 
 
@@ -222,34 +217,3 @@ def _without(listing: Listing, absolute: Paths, is_odd: bytearray, what: str) ->
 def _common_folder(folders: set[str]) -> str:
     """Return the last folder that holds all of these: what the first and the last of them in order have in common."""
     return os.path.commonpath([min(folders), max(folders)])
-
-
-def _duplicates(inputs: Inputs, name: str) -> list[str]:
-    """Name files that are listed more than once: each is packed as often, which may be meant, to weigh it more."""
-    again = _listed_again(inputs.paths)
-    if not again:
-        return []
-    named = [
-        f"line {inputs.lines[i]} names {inputs.paths[i]!r} as line {inputs.lines[first]} does"
-        for i, first in again[:_NAMED]
-    ]
-    more = f" and {len(again) - len(named)} more" if len(again) > len(named) else ""
-    what = f"{len(again)} of {len(inputs)} inputs of {name} are duplicates, packed as often as they are listed"
-    return [f"{what}: {'; '.join(named)}{more}."]
-
-
-def _listed_again(paths: Paths) -> list[tuple[int, int]]:
-    """Return the inputs whose path an input before has, each with the first of those.
-
-    Hashes are compared before any path is, a part of them at a time: a set of five million paths takes 0.8 GB.
-    """
-    parts = [array("q") for _ in range(_PARTS)]
-    for path in _followed(paths):
-        value = hash(path)
-        parts[value % _PARTS].append(value)
-    alike = {value for part in parts if len(set(part)) < len(part) for value, n in Counter(part).items() if n > 1}
-    if not alike:
-        return []
-    first: dict[str, int] = {}
-    some = ((index, path) for index, path in enumerate(paths) if hash(path) in alike)
-    return [(index, before) for index, path in some if (before := first.setdefault(path, index)) != index]

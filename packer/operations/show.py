@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageDraw, ImageFont, PngImagePlugin
+from PIL import Image, ImageDraw, ImageFont
 
 from packer.errors import OptionsError
 from packer.operations.overlay import Overlay
-from packer.operations.pictures import SOFTWARE
 from packer.option_names import Option
 from packer.options import TILES, TILES_A_LINE
 from packer.store.sealed.ragged_rows import EqualRows, FrameRows, RaggedRows, mapped_tensor, stored_rows
@@ -133,11 +132,9 @@ def row_image(out: str | os.PathLike[str], row: int, *, fetch: Fetch = _no_fetch
 
 
 def png(image: Image.Image) -> bytes:
-    """Return a picture as the bytes of a PNG that says that pixpack drew it."""
-    about, written = PngImagePlugin.PngInfo(), io.BytesIO()
-    for keyword, text in SOFTWARE.items():
-        about.add_text(keyword, text)
-    image.save(written, format="PNG", pnginfo=about)
+    """Return a picture as the bytes of a PNG."""
+    written = io.BytesIO()
+    image.save(written, format="PNG")
     return written.getvalue()
 
 

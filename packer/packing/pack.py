@@ -111,7 +111,7 @@ def pack_parts(
     packings = {split: Packing(parts[split], shape, options, split, make_job) for split in unfinished}
     made = _build(packings, [*parts], to, options, clock) if packings else {}
     reports = {split: (finished | made)[split] for split in parts}
-    return reports[""] if "" in reports else _splits_report(to, reports)
+    return reports[""] if "" in reports else summed_report(to.out, reports)
 
 
 def _build(
@@ -143,18 +143,6 @@ def _build(
         raise as_pack_error(e, to.store("").whole, {}) from None
     first = next(iter(reports))
     return reports | {first: dataclasses.replace(reports[first], notes=[*reports[first].notes, *to.notes])}
-
-
-def _splits_report(to: Destination, reports: dict[str, PackReport]) -> PackReport:
-    """Sum up the splits, with the images that are in more than one of them or have two labels."""
-    report = summed_report(to.out, reports)
-    if report.resumed_from == report.inputs or not report.is_in_place or report.part:
-        return report
-    from packer.store.sealed.duplicates import duplicates_of
-
-    return dataclasses.replace(
-        report, notes=[*report.notes, *duplicates_of({split: to.out / split for split in reports}).notes()]
-    )
 
 
 def _check_splits(parts: dict[str, Inputs], to: Destination, options: PackOptions) -> None:

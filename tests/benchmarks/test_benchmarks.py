@@ -347,20 +347,6 @@ def test_bench_start_compares_the_command_with_another_checkout(tmp_path: Path) 
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
-def test_truth_finds_complete_images_true_and_center_crops_short(tmp_path: Path) -> None:
-    images = make_tree(tmp_path / "images", classes=1, each=6, size=(400, 300))
-    found = last_line(run("benchmarks.accuracy.truth", images, "--boxes", 24))
-    ways = {way["way"]: way for way in found["ways"]}
-    assert (found["images"], found["boxes"]) == (6, 24)
-    assert (ways["--fit none"]["identical"], ways["--fit none"]["reachable"]) == (1, 1)
-    assert ways["--fit none"]["upsampled"] == found["source_upsampled"]
-    fixed = ways["--size 224"]
-    assert fixed["reachable"] < 0.9
-    assert fixed["upsampled"] > 0.9
-    assert 15 < np.median(fixed["psnr"]) < np.median(ways["--size 320"]["psnr"]) < 60
-
-
 def test_bench_remote_reads_each_row_over_a_link_and_from_its_cache(wide_store: Path, tmp_path: Path) -> None:
     pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
     pytest.importorskip("zstandard", reason="zstandard is not installed: pip install 'pixpack[zstd]'")

@@ -51,7 +51,7 @@ _PRELOADED = (
     "packer.operations.verify",
     "packer.operations.info",
     "packer.operations.show",
-    "packer.operations.planning.plan",
+    "packer.operations.plan",
     "packer.operations.copying.subset",
     "packer.operations.copying.merge",
     "packer.operations.transfer.splits",

@@ -131,16 +131,12 @@ def test_a_wrong_line_is_named(images: str, data: bytes, text: str, feed: Feed) 
         scan(images)
 
 
-def test_duplicates_and_missing_files_are_named_by_line(images: Path, tmp_path: Path, feed: Feed) -> None:
+def test_duplicates_are_packed_again_and_missing_files_named_by_line(images: Path, tmp_path: Path, feed: Feed) -> None:
     paths = listed(images)
     feed(lines([*paths, paths[3], str(images / "class0/none.jpg"), f"{images}/class1/../class0/003.jpg"]))
     report = pack("-", tmp_path / "out", size=32, max_rejects=1)
     assert (report.inputs, report.rows) == (27, 26)
     assert report.reject_lines == {"there is no such file": [26]}
-    assert report.notes == [
-        "2 of 27 inputs of standard input are duplicates, packed as often as they are listed:"
-        " line 25 names 'class0/003.jpg' as line 4 does; line 27 names 'class0/003.jpg' as line 4 does."
-    ]
     train = MemmapDataset(tmp_path / "out", as_tuple=False)
     assert train.numpy()[[24, 25]].tobytes() == train.numpy()[[3, 3]].tobytes()
     feed(lines([paths[0], str(images / "none.jpg")]))

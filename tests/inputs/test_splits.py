@@ -16,7 +16,6 @@ from packer import PackError, ScanError, pack, update
 from packer.cli.app import run
 from packer.inputs.scan import scan
 from packer.inputs.splits import split_folders, stores_of
-from packer.operations.info import describe
 from reader import MemmapDataset
 
 
@@ -189,23 +188,6 @@ def test_hidden_folders_and_those_of_systems_in_a_tar_are_no_classes(tmp_path: P
         scan(as_tar(only, tmp_path / "only.tar"))
 
 
-def test_the_report_of_splits_names_images_in_both_and_with_two_labels(mixed: Path, tmp_path: Path) -> None:
-    shutil.copy(mixed / "train/class0/000.jpg", mixed / "Validation/class0/leaked.jpg")
-    shutil.copy(mixed / "train/class0/001.jpg", mixed / "train/class1/again.jpg")
-    report = pack(mixed, tmp_path / "out", size=16)
-    assert "1 image is packed in more than one split, such as train/class0/000.jpg = Validation/class0/leaked.jpg." in (
-        " ".join(report.notes)
-    )
-    assert "1 image is packed with different labels, such as train/class0/001.jpg = train/class1/again.jpg." in (
-        " ".join(report.notes)
-    )
-    found = describe(tmp_path / "out").duplicates
-    assert (found.images, found.across, found.conflicting) == (2, 1, 1)
-    assert describe(tmp_path / "out/train").duplicates.conflicting_examples == [["class0/001.jpg", "class1/again.jpg"]]
-    # nothing is done, nothing is read
-    assert not any("packed in" in note for note in pack(mixed, tmp_path / "out", size=16, resume=True).notes)
-
-
 def test_the_stores_of_splits_are_found_in_any_case(mixed: Path, tmp_path: Path) -> None:
     pack(mixed, tmp_path / "out", size=16)
     assert list(stores_of(tmp_path / "out")) == ["train", "Validation"]
@@ -245,18 +227,6 @@ def test_the_store_of_a_split_that_is_gone_is_named(options: dict[str, bool], mi
         with pytest.raises(PackError, match=r"holds the stores of the splits train, Validation, and .* \(2 classes"):
             call()
     assert store_bytes(out) == before
-
-
-def test_examples_show_what_differs(tmp_path: Path) -> None:
-    image = photo(30, 30, 1)
-    for split, name, count in (("train", "a", 6), ("train", "b", 1), ("val", "a", 1)):
-        (tmp_path / "images" / split / name).mkdir(parents=True)
-        for n in range(count):
-            image.save(tmp_path / "images" / split / name / f"{n}.png")
-    pack(tmp_path / "images", tmp_path / "out", size=16)
-    found = describe(tmp_path / "out").duplicates
-    assert found.conflicting_examples[0][:3] == ["train/a/0.png", "train/b/0.png", "train/a/1.png"]
-    assert found.across_examples[0][:2] == ["train/a/0.png", "val/a/0.png"]
 
 
 @pytest.mark.parametrize("out", ["/", "//", "/..", ""])

@@ -1,14 +1,13 @@
-"""`pack info` on what the one pass has found: rows a class, sizes, exact duplicates; `pack show` with a line for each class."""
+"""`pack info` on what the one pass has found: rows a class, sizes; `pack show` with a line for each class."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from pathlib import Path
 
 import pytest
-from conftest import Tune, make_splits, make_tree, photo
+from conftest import make_tree, photo
 from PIL import Image
 
 from packer import pack
@@ -54,29 +53,6 @@ def test_rows_of_several_classes_count_in_each(tmp_path: Path) -> None:
     assert (sources.class_counts, sources.unlabelled) == ([1, 2], 1)
 
 
-def test_images_that_come_twice_are_named_across_splits_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_splits(tmp_path / "images", ("train", "val"), classes=2, each=3)
-    # make_tree draws the same pictures in both: other ones for val, but for one
-    for n, path in enumerate(sorted((tmp_path / "images/val").rglob("*.jpg"))):
-        photo(60, 50, 900 + n).save(path)
-    train = tmp_path / "images/train"
-    shutil.copy(train / "class0/000.jpg", tmp_path / "images/val/class1/leaked.jpg")
-    shutil.copy(train / "class0/001.jpg", train / "class1/again.jpg")
-    pack(tmp_path / "images", tmp_path / "out", size=16)
-    found = describe(tmp_path / "out").duplicates
-    assert (found.images, found.rows, found.across) == (2, 4, 1)
-    assert ["train/class0/000.jpg", "val/class1/leaked.jpg"] in found.examples
-    assert describe(tmp_path / "out/train").duplicates.examples == [["class0/001.jpg", "class1/again.jpg"]]
-    assert run(["info", str(tmp_path / "out")]) == 0
-    out = capsys.readouterr().out
-    assert "2 images come more than once, in 4 rows\n" in out
-    assert "2 of them with different labels:\n              train/class0/000.jpg = val/class1/leaked.jpg\n" in out
-    assert "1 of them in more than one split:\n              train/class0/000.jpg = val/class1/leaked.jpg" in out
-    assert run(["info", str(tmp_path / "out"), "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert (report["splits"]["train"]["rows"], report["duplicates"]["across"]) == (7, 1)
-
-
 def test_info_is_the_manifest_with_more_and_brief_is_it_alone(
     shared_store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -84,12 +60,11 @@ def test_info_is_the_manifest_with_more_and_brief_is_it_alone(
     for words in (["--json"], ["--json", "--brief"]):
         assert run(["info", str(shared_store), *words]) == 0
         reports.append(json.loads(capsys.readouterr().out))
-    assert {key: value for key, value in reports[0].items() if key not in ("sources", "duplicates")} == reports[1]
+    assert {key: value for key, value in reports[0].items() if key != "sources"} == reports[1]
     assert reports[0]["sources"]["class_counts"] == [30, 30, 30]
     assert run(["info", str(shared_store)]) == 0
     out = capsys.readouterr().out
     assert "\na class     30 rows\n" in out
-    assert out.endswith("duplicates  none\n")
 
 
 def test_one_class_is_one_and_long_lines_are_folded(shared_store: Path) -> None:
@@ -122,27 +97,3 @@ def test_a_sheet_has_a_line_for_each_class(tmp_path: Path, capsys: pytest.Captur
     assert centres == [[blue, paper, paper], [red, red, red]]
     assert run(["show", str(tmp_path / "out"), "--per-class", "3", "--rows", "1", "-o", str(sheet)]) == 2
     assert "leave --rows and --single out" in capsys.readouterr().err
-
-
-def test_a_large_store_sorted_by_class_is_to_be_packed_with_shuffle(
-    tmp_path: Path, tune: Tune, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tune(shuffle_block_bytes=36 * 16 * 16 * 3 - 1, shuffle_window_blocks=1)
-    make_tree(tmp_path / "images", classes=3, each=12)
-    for seed, says in ((None, True), (0, False)):
-        out = tmp_path / f"out{seed}"
-        pack(tmp_path / "images", out, size=16, workers=1, shuffle=seed)
-        assert describe(out).sources[""].is_grouped_by_class is says
-        assert run(["info", str(out)]) == 0
-        assert ("rows are ordered class by class. For shuffle='block'" in capsys.readouterr().out) is says
-    tune(shuffle_block_bytes=36 * 16 * 16 * 3)
-    assert run(["info", str(tmp_path / "outNone")]) == 0
-    assert "class by class" not in capsys.readouterr().out
-
-
-def test_a_plan_says_so_before_the_pack(tmp_path: Path, tune: Tune, capsys: pytest.CaptureFixture[str]) -> None:
-    make_tree(tmp_path / "images", classes=3, each=12)
-    for most, says in ((1000, True), (1 << 30, False)):
-        tune(shuffle_block_bytes=most, shuffle_window_blocks=1)
-        assert run(["plan", str(tmp_path / "images"), "--crop", "32", "--workers", "1", "--quiet"]) == 0
-        assert ("these images are ordered class by class. For shuffle='block'" in capsys.readouterr().out) is says

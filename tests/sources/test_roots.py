@@ -24,7 +24,7 @@ from PIL import Image
 from packer import PackError, ScanError, pack, pack_dataset, update
 from packer.cli import app
 from packer.errors import SourceError
-from packer.operations.planning.plan import plan
+from packer.operations.plan import plan
 from packer.operations.requantize import requantize
 from packer.operations.verify import verify
 from packer.report import Progress
@@ -599,7 +599,7 @@ def test_pauses_count_as_no_standstill(images: Path, tmp_path: Path, failing: Fa
 def test_headers_that_cannot_be_read_leave_no_plan_and_no_pack(images: Path, tmp_path: Path, failing: Failing) -> None:
     failing.fail("class1/003.jpg", errno.EIO)
     with pytest.raises(SourceError, match=r"class1/003.jpg cannot be read: Input/output error"):
-        plan(images, crop=32, workers=1)
+        plan(images, workers=1)
     with pytest.raises(SourceError, match=r"class1/003.jpg cannot be read: Input/output error"):
         pack(images, tmp_path / "out", fit="none", workers=1)
 

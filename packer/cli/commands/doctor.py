@@ -11,19 +11,19 @@ from packer.cli.options import StorePath
 from packer.cli.output import EXIT_FAILED, say, say_json
 
 
-@command(short_help="What this machine has and lacks for packing.")
+@command(short_help="What this machine decodes with, and what it lacks.")
 @click.argument("path", type=StorePath(), default=".")
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON on stdout.")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON on stdout.")
 def doctor(path: str, as_json: bool) -> int:
-    """Check decoders, packages, CPUs, memory, GPUs, and the file system of PATH, where you plan to put a store.
+    """Show versions, decoders, what is missing and how to get it, and the disk of PATH, where you plan to put a store.
 
-    Reports what is missing and how to install it; the exit code is 1 if packing needs it.
+    The exit code is 1 if packing needs what is missing.
 
     \b
     Examples:
       pack doctor
       pack doctor /data/stores
-      pack doctor --json | jq '.findings[] | select(.level != "ok")'
+      pack doctor --json | jq .missing
     """
     from packer.operations.doctor import examine
 
@@ -31,9 +31,8 @@ def doctor(path: str, as_json: bool) -> int:
     if as_json:
         say_json(dataclasses.asdict(report))
     else:
-        for finding in report.findings:
-            level = "" if finding.level == "ok" else f"{finding.level}: "
-            say(f"{finding.name:14}{level}{finding.found}")
-            if finding.fix:
-                say(f"{'':14}fix: {finding.fix}")
+        for name, what in report.found.items():
+            say(f"{name:14}{what}")
+        for name, fix in report.missing.items():
+            say(f"{name:14}missing: {fix}")
     return 0 if report.is_fit else EXIT_FAILED

@@ -28,7 +28,6 @@ def info(out: str, brief: bool, as_json: bool, cache: str | None) -> int:
     Examples:
       pack info out/
       pack info out/ --json | jq .rows
-      pack info out/ --json | jq .duplicates
       pack info s3://bucket/out
       pack info out.packing/
     """
@@ -54,9 +53,6 @@ def _described(out: str, path: str, as_json: bool) -> int:
                 messages.manifest_lines(name, manifest) | messages.source_lines(manifest, found.sources[split])
             )
         )
-        if split:
-            say()
-    say(messages.table(messages.duplicate_lines(found.duplicates)))
     return 0
 
 

@@ -15,7 +15,7 @@ from packer.cli.output import say
 from packer.errors import OptionsError
 from packer.option_names import Option
 from packer.options import TILES, TILES_A_LINE
-from reader.format.filesystem import absolute_path, plain_path
+from reader.format.filesystem import absolute_path, error_path, plain_path
 from reader.format.urls import is_url
 
 
@@ -79,10 +79,8 @@ def _draw(
     fetch: Callable[[Iterable[int]], None],
 ) -> None:
     """Draw the picture of one store."""
-    from packer.operations.pictures import check_picture_path, save
     from packer.operations.show import class_sheet, contact_sheet, png, row_image
 
-    check_picture_path("-o", path, (".png",))
     try:
         if single and rows:
             image = row_image(store, rows[0], fetch=fetch)
@@ -92,7 +90,8 @@ def _draw(
             image = contact_sheet(store, rows=rows, count=count, columns=columns, fetch=fetch)
     except IndexError as e:
         raise OptionsError(f"--rows: {e}") from None
-    save(path, png(image))
+    with error_path(path):
+        Path(path).write_bytes(png(image))
 
 
 def _sheet_path(out: str, split: str, output: str | None) -> str:
