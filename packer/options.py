@@ -24,7 +24,6 @@ FITS = ("crop", "pad", "squash", "inside", "none")
 RESAMPLES = ("bilinear", "bicubic", "lanczos", "box")
 ENGINES = ("local", "ray")
 ON_ERROR = ("skip", "fail")
-ICC = ("keep", "convert")
 CHANNELS = {"rgb": 3, "gray": 1, "rgba": 4}
 
 # What belongs to one run alone, and what is a path.
@@ -148,7 +147,6 @@ class RowOptions(ShapeOptions):
         max_pixels: reject images whose header claims more.
         requantize: ffmpeg's -q:v, 2 (best) to 31: pack what JPEGs would decode to after it.
         max_size: with fit "none", the most pixels of a row's longer side; "short:256": of its shorter side; None: any.
-        icc: "keep" the colors of images with another ICC profile than sRGB as they are, or "convert" them to sRGB.
         compress: store each row compressed with zstd, without loss; "jpeg:95": as a JPEG of this
             quality, 1 to 100, with some loss.
         levels: 2: also keep each image at half the size, for crops that need no more; 3: also at a quarter.
@@ -160,14 +158,12 @@ class RowOptions(ShapeOptions):
     max_pixels: int = MAX_PIXELS
     requantize: int | None = None
     max_size: int | str | None = None
-    icc: str = "keep"
     compress: bool | str = False
     levels: int = 1
     bit_depth: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        values.check_one_of("icc", self.icc, ICC)
         if self.bit_depth is not None and not 8 <= self.bit_depth <= 16:
             raise OptionsError(f"{Option('bit_depth')} is {self.bit_depth!r}, expected 8 to 16 bits.")
         values.check_max_size(self.max_size, self.fit, _MAX_SIDE)
@@ -351,7 +347,6 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
     def shaping(self) -> dict[str, object]:
         """Return every option that shapes the pixels, rows or rejects: what the manifest records and a resume compares."""
         optional: dict[str, object] = {} if self.requantize is None else {"requantize": self.requantize}
-        optional |= {} if self.icc == "keep" else {"icc": self.icc}
         optional |= {} if self.bit_depth is None else {"bit_depth": self.bit_depth}
         optional |= {} if self.mask_values is None else {"mask_values": [*map(int, self.mask_values)]}
         optional |= {"max_size": values.recorded_limit(self.max_size)} if self.has_own_sizes else {}

@@ -58,7 +58,6 @@ class PackReport:
         reject_lines: reason -> the first lines of a list or table that were rejected for it.
         notes: sentences about the inputs: folders and columns that were left out, what became of boxes.
         layout: what folders were taken for: "2 splits (train, val), 1,000 classes"; "" where they say nothing.
-        icc: name of an ICC profile other than sRGB -> rows of images that have it.
         changed: the first source that changed since the pack was interrupted: all from its block on was packed again; else "".
         changed_count: how many such sources there are.
         changed_paths: the first five of them.
@@ -91,7 +90,6 @@ class PackReport:
     reject_lines: dict[str, list[int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     layout: str = ""
-    icc: dict[str, int] = field(default_factory=dict)
     changed: str = ""
     changed_count: int = 0
     changed_paths: list[str] = field(default_factory=list)

@@ -23,7 +23,7 @@ SHAPE = "size fit crop_fraction resample channels"
 LABELS = "classes root path_column target_column text_column extension missing boxes masks"
 RUN = "workers on_error max_rejects timeout resume progress"
 ARGUMENTS = {
-    pack: f"images out {SHAPE} exact strict max_pixels requantize icc compress bit_depth max_size levels {LABELS} shuffle"
+    pack: f"images out {SHAPE} exact strict max_pixels requantize compress bit_depth max_size levels {LABELS} shuffle"
     f" mask_values {RUN} overwrite part engine address",
     update: f"images out {LABELS} {RUN} max_gone max_pixels engine address",
     pack_dataset: f"dataset out {SHAPE} classes shuffle {RUN} overwrite",

@@ -19,7 +19,7 @@ _OPTIONS_IN_ONE_LIST = 12
 # Options as `build` and `update` have them, in the order of the help.
 _SECTIONS = {
     "Input": "-0 --root --path-column --extension --max-pixels --max-gone",
-    "Size and pixels": "--size --fit --max-size --crop-fraction --resample --exact --channels --bit-depth --icc --requantize"
+    "Size and pixels": "--size --fit --max-size --crop-fraction --resample --exact --channels --bit-depth --requantize"
     " --compress --levels",
     "Labels": "--target-column --text-column --missing --classes --boxes --masks --mask-values",
     "Failures and resume": "--resume --on-error --max-rejects --strict --timeout",

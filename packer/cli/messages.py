@@ -227,7 +227,6 @@ def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
         **({"masks": f"values {spans(m.mask_values)}"} if m.mask_values else {}),
         "mean": " ".join(f"{value:.4f}" for value in m.mean),
         "std": " ".join(f"{value:.4f}" for value in m.std),
-        **({"icc": ", ".join(f"{shown(name)} ({rows:,})" for name, rows in m.icc.items())} if m.icc else {}),
         "options": options,
         "decoders": decoders,
     }

@@ -24,7 +24,6 @@ from packer.packing.keywords import takes
 from packer.packing.levels import Levels
 from packer.packing.tasks import Packing
 from packer.pixels.formats import jpeg
-from packer.pixels.formats.versions import littlecms_version
 from packer.progress import notify
 from packer.report import PackReport, Progress
 from packer.sources.roots import is_missing
@@ -251,11 +250,6 @@ def _check_libraries(options: PackOptions) -> None:
         raise PackError(
             f"{Option('strict')} needs jpeg4py and libturbojpeg, which alone report what is wrong with a JPEG that decodes,"
             f" and one of them is missing. Install it (pack doctor says how), or leave {Option('strict')} out."
-        )
-    if options.icc == "convert" and not littlecms_version():
-        raise PackError(
-            f"{Option('icc', 'convert')} needs a Pillow with littleCMS, as its own wheel is. Install one, or leave"
-            f" {Option('icc')} out."
         )
     if options.engine == "ray":
         _check_ray(options.address)

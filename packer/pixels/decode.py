@@ -14,7 +14,7 @@ from packer.pixels.compiled import RowPlan, native
 from packer.pixels.formats import jpeg, png
 from packer.pixels.geometry import Geometry
 from packer.pixels.row import Row
-from packer.pixels.row_rules import RowRules, note_profile
+from packer.pixels.row_rules import RowRules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,16 +38,15 @@ class Decoder:
         exact: bool = False,
         strict: bool = False,
         max_pixels: int = MAX_PIXELS,
-        icc: str = "keep",
         bit_depth: int | None = None,
         clock: StageClock | None = None,
     ) -> None:
-        self._rules = RowRules(geometry, _MODES[channels], exact, strict, max_pixels, icc == "convert", bit_depth)
+        self._rules = RowRules(geometry, _MODES[channels], exact, strict, max_pixels, bit_depth)
         self._clock = clock or StageClock("decode")
         self._one_pass, self._resize_seconds = native().row, native().resize_seconds
         self._unfilter = native().unfilter if bit_depth is None else None
         # what makes the rows of several files in one call; None where rows are to be other than such a call makes them
-        self.photographs = None if icc == "convert" or channels != "rgb" else native().photographs
+        self.photographs = None if channels != "rgb" else native().photographs
         # what inflates PNGs for it; None where it is to make no rows of these
         self.inflate = png.inflated if self._unfilter is not None else None
         self._made: PictureDecoder | None = None
@@ -92,13 +91,12 @@ class Decoder:
             return None
         return stored, resized, geometry.origin(resized), geometry.row_size(resized), geometry.filter
 
-    def done(self, width: int, height: int, profile: bytes, *, is_png: bool = False) -> dict[str, object]:
+    def done(self, width: int, height: int, *, is_png: bool = False) -> dict[str, object]:
         """Return what is recorded of a row that the compiled part makes of an upright JPEG of this size, or of a plain PNG."""
         if is_png:
             # as Pillow's: where pixels are decoded says nothing of them
             return {"decoder": "Pillow", "format": "PNG"}
         done: dict[str, object] = {"decoder": "libjpeg-turbo"}
-        note_profile(profile, done)
         if (scale := self._rules.dct_scale(width, height, 1)) > 1:
             done["dct_scale"] = scale
         return done
@@ -133,15 +131,13 @@ class Decoder:
             return None
         if plain.channels < channels:
             pixels = png.gray_to_rgb(pixels)
-        return Row(pixels, geometry.content(size), *size, self.done(*size, b"", is_png=True))
+        return Row(pixels, geometry.content(size), *size, self.done(*size, is_png=True))
 
     def _native_row(self, data: bytes, header: jpeg.JpegHeader) -> Row | None:
         """Decode, resize and crop in one pass; None: that is not available here, or something is wrong with the data."""
         if self._one_pass is None or (plan := self.plan(header.width, header.height)) is None:
             return None
-        done = self.done(header.width, header.height, header.icc)
-        if "icc" in done and self._rules.converts_profiles:
-            return None
+        done = self.done(header.width, header.height)
         before = self._resize_seconds()
         pixels = self._one_pass(data, *plan)
         if pixels is None:

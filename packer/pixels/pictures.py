@@ -12,7 +12,7 @@ from PIL import Image
 
 from packer.clock import StageClock
 from packer.errors import DecodeError, DepthError, JpegError
-from packer.pixels.formats import icc, jpeg, jxl, plugins
+from packer.pixels.formats import jpeg, jxl, plugins
 from packer.pixels.formats.bit_depth import Depth, eight_bits
 from packer.pixels.formats.damage import decoded_share
 from packer.pixels.formats.diagnose import plain
@@ -23,13 +23,12 @@ from packer.pixels.formats.opening import (
     lift_limits,
     load_image,
     open_image,
-    profile_of,
     stored_size,
 )
 from packer.pixels.formats.turbojpeg import JpegDecoder
 from packer.pixels.resize import raw_bytes
 from packer.pixels.row import Row
-from packer.pixels.row_rules import RowRules, note_profile
+from packer.pixels.row_rules import RowRules
 
 
 class PictureDecoder:
@@ -83,13 +82,9 @@ class PictureDecoder:
         # RGBX is a mode that Pillow maps without a copy; the fourth byte is dropped when the row is written out
         image = Image.frombuffer("RGBX", (width, height), pixels, "raw", "RGBX", 0, 1)
         done: dict[str, object] = {"decoder": "libjpeg-turbo"}
-        is_foreign = note_profile(header.icc, done)
-        if self._rules.mode != "RGB" or (is_foreign and self._rules.converts_profiles):
-            image = Image.frombytes("RGB", image.size, pixels, "raw", "RGBX")
-            # as a profile of gray wants it
-            image = image.convert("L") if header.components == 1 and is_foreign else image
-            image = self._in_mode(image, header.icc, done)
-        return self._finish(image, (header.width, header.height), Orientation(orientation), scale, done, header.icc)
+        if self._rules.mode != "RGB":
+            image = Image.frombytes("RGB", image.size, pixels, "raw", "RGBX").convert(self._rules.mode)
+        return self._finish(image, (header.width, header.height), Orientation(orientation), scale, done)
 
     def _pillow_row(self, data: bytes, header: jpeg.JpegHeader | None, complaint: str) -> Row:
         """Decode with Pillow. complaint: what libjpeg-turbo said of it, "" for nothing."""
@@ -102,15 +97,14 @@ class PictureDecoder:
                 self._rules.check_pixels(*image.size, len(data))
                 self._check_unread(image, data, header)
                 size, scale = stored_size(image), self._draft(image)
-                depth, profile = Depth.of(image), profile_of(image, data)
+                depth = Depth.of(image)
                 orientation = load_image(image, data)
                 try:
                     pixels, deep, warning = eight_bits(image, depth, self._rules.bit_depth, lambda: open_image(data))
                 except DepthError as e:
                     raise DecodeError(str(e)) from e
                 done: dict[str, object] = {"decoder": plugins.decoder_of(image.format), "format": image.format} | deep
-                note_profile(profile, done)
-                upright = self._in_mode(pixels, profile, done)
+                upright = pixels if pixels.mode == self._rules.mode else pixels.convert(self._rules.mode)
         if share < 1:
             # rounded down: 1 is for what has no damage
             done["decoded"] = math.floor(share * 100) / 100
@@ -120,7 +114,7 @@ class PictureDecoder:
             done["warnings"] = notes
             if self._rules.is_strict:
                 raise DecodeError(f"it decodes only with warnings (--strict): {notes[0]}")
-        return self._finish(upright, size, orientation, scale, done, profile)
+        return self._finish(upright, size, orientation, scale, done)
 
     def _finish(
         self,
@@ -129,7 +123,6 @@ class PictureDecoder:
         orientation: Orientation,
         scale: int,
         done: dict[str, object],
-        profile: bytes,
     ) -> Row:
         width, height = size[::-1] if orientation.value >= 5 else size
         self._clock.enter("resize")
@@ -141,18 +134,7 @@ class PictureDecoder:
         if self._rules.geometry is None:
             raise DecodeError("no size was given to decode to")
         image, content = self._rules.geometry.to_row(image, self._rules.geometry.resized(width, height))
-        if "icc_converted" in done:  # here, where there are fewest pixels
-            image = icc.to_srgb(image, profile, content).convert(self._rules.mode)
         return Row(raw_bytes(image, self._rules.mode, len(self._rules.mode)), content, width, height, done)
-
-    def _in_mode(self, image: Image.Image, profile: bytes, done: dict[str, object]) -> Image.Image:
-        """Return an image in the mode of rows; or, where it is to be converted, in that of its profile, and note that."""
-        if self._rules.converts_profiles and "icc" in done:
-            profiled = icc.as_profiled(image, profile)
-            if profiled is not None and icc.transform(profile) is not None:
-                done["icc_converted"] = True
-                return profiled
-        return image if image.mode == self._rules.mode else image.convert(self._rules.mode)
 
     def _draft(self, image: Image.Image) -> int:
         """Ask Pillow's JPEG plugin for the same DCT scaling; returns the scale it took."""

@@ -15,8 +15,8 @@ from packer.clock import StageClock
 from packer.errors import NotRequantized
 from packer.options import CHANNELS, MAX_PIXELS, RowOptions
 from packer.pixels.decode import Decoder
-from packer.pixels.formats import icc, jpeg
-from packer.pixels.formats.versions import decoder_versions, littlecms_version
+from packer.pixels.formats import jpeg
+from packer.pixels.formats.versions import decoder_versions
 from packer.pixels.geometry import Geometry
 from packer.pixels.resize import live_rule
 from packer.pixels.row import Row, RowDecoder
@@ -55,7 +55,7 @@ class Recoder:
         self._check = Decoder(Geometry(1, 1, "squash"), strict=strict, max_pixels=max_pixels)
 
     def recode(self, data: bytes) -> Recoded:
-        """Requantize one image; its EXIF orientation and an ICC profile other than sRGB are kept, all other metadata is not.
+        """Requantize one image; its EXIF orientation is kept, all other metadata is not.
 
         Raises:
             DecodeError: it is broken, and would be rejected by a pack.
@@ -76,8 +76,7 @@ class Recoder:
         expected = size or (checked.width, checked.height)[:: -1 if orientation >= 5 and size is None else 1]
         if header is None or (header.width, header.height) != expected:
             return Recoded(data, "FFmpeg decodes it to another size")
-        # some versions of FFmpeg write the profile themselves
-        return Recoded(with_metadata(encoded, orientation, b"" if header.icc else source.icc))
+        return Recoded(with_orientation(encoded, orientation))
 
     def compare(self, before: bytes, after: bytes) -> tuple[float, float]:
         """Return PSNR in dB and SSIM of a requantized image to its source, scaled to the same size."""
@@ -136,7 +135,6 @@ def _image_decoder(geometry: Geometry, options: RowOptions, clock: StageClock | 
         exact=options.is_exact,
         strict=options.strict,
         max_pixels=options.max_pixels,
-        icc=options.icc,
         bit_depth=options.bit_depth,
         clock=clock,
     )
@@ -160,8 +158,6 @@ def pixel_versions(options: Mapping[str, Any]) -> dict[str, object]:
         from packer.pixels.ffmpeg import versions
 
         versions_used["ffmpeg"] = versions()
-    if options.get("icc") == "convert":
-        versions_used["littlecms"] = {"version": littlecms_version()}
     if form := options.get("compress"):
         from reader import frames
 
@@ -169,16 +165,13 @@ def pixel_versions(options: Mapping[str, Any]) -> dict[str, object]:
     return versions_used
 
 
-def with_metadata(encoded: bytes, orientation: int, profile: bytes = b"") -> bytes:
-    """Put into a JPEG that has neither EXIF with an orientation, 1 to 8, and an ICC profile; 1 and sRGB need none."""
-    segments = b""
-    if orientation != 1:
-        # TIFF 6.0: one entry, tag 0x0112, one SHORT, padded to 4 bytes; no further directory
-        tiff = struct.pack(">2sHIHHHIHHI", b"MM", 42, 8, 1, 0x0112, 3, 1, orientation, 0, 0)
-        segments += _segment(b"\xff\xe1", b"Exif\0\0" + tiff)
-    if profile and icc.foreign_name(profile) not in ("", icc.DAMAGED):
-        segments += jpeg.profile_segments(profile)
-    return encoded[:2] + segments + encoded[2:]
+def with_orientation(encoded: bytes, orientation: int) -> bytes:
+    """Put EXIF with an orientation, 1 to 8, into a JPEG that has none; 1 needs none."""
+    if orientation == 1:
+        return encoded
+    # TIFF 6.0: one entry, tag 0x0112, one SHORT, padded to 4 bytes; no further directory
+    tiff = struct.pack(">2sHIHHHIHHI", b"MM", 42, 8, 1, 0x0112, 3, 1, orientation, 0, 0)
+    return encoded[:2] + _segment(b"\xff\xe1", b"Exif\0\0" + tiff) + encoded[2:]
 
 
 def _segment(marker: bytes, content: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""What all ways to a row have in common: limits, the scale that a JPEG is decoded at, what is recorded of profiles.
+"""What all ways to a row have in common: limits, and the scale that a JPEG is decoded at.
 
 Decodes nothing, and imports no image library.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from packer.errors import DecodeError
 from packer.options import MAX_PIXELS
-from packer.pixels.formats import icc, jpeg
+from packer.pixels.formats import jpeg
 from packer.pixels.geometry import Geometry
 
 _DCT_SCALES = (8, 4, 2)
@@ -26,7 +26,6 @@ class RowRules:
     is_exact: bool = False
     is_strict: bool = False
     max_pixels: int = MAX_PIXELS
-    converts_profiles: bool = False
     bit_depth: int | None = None
 
     def dct_scale(self, width: int, height: int, orientation: int) -> int:
@@ -63,11 +62,3 @@ class RowRules:
                 f"its header says {width} x {height} = {width * height} pixels on {size_bytes} bytes of data,"
                 f" more than --max-pixels {self.max_pixels}"
             )
-
-
-def note_profile(profile: bytes, done: dict[str, object]) -> bool:
-    """Record the name of a profile that is not sRGB; returns whether there is one."""
-    name = icc.foreign_name(profile) if profile else ""
-    if name:
-        done["icc"] = name
-    return bool(name)

@@ -152,7 +152,7 @@ class RowFiles:
     def notes(self) -> list[str]:
         """Say what became of boxes, what many sources have in common, and which classes of a dataset have no image."""
         gaps = [] if self._all.classes else gap_notes(self._numbers, "the dataset")
-        return [*gaps, *(self._boxes.notes() if self._boxes else []), *self.noted.notes()]
+        return [*gaps, *(self._boxes.notes() if self._boxes else [])]
 
     def numbered_classes(self) -> tuple[str, ...]:
         """Name the classes of a dataset that does not."""

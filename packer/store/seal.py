@@ -163,7 +163,6 @@ def _fields(written: RowFiles, header: journals.Header, layout: RowLayout, input
         "further_targets": inputs.further_targets,
         "labels": header.labels or {},
         "mask_values": written.mask_values,
-        "icc": written.noted.profiles,
         "reader_features": layout.reader_features
         + ((TEXT_COLUMNS,) if inputs.texts else ())
         + ((LEVELS,) if "levels" in header.options else ()),

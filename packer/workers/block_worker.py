@@ -301,7 +301,7 @@ class ImageRows:
         if self._reused is not None and index in task.reused:
             self._clock.enter("read")
             start = line_start(path, target, len(data), sha256)
-            if (found := self._reused.row(*task.reused[index], start, data)) is not None:
+            if (found := self._reused.row(*task.reused[index], start)) is not None:
                 row, attempt.line = found
                 attempt.is_reused = True
         self._clock.enter("decode")

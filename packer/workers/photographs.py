@@ -14,7 +14,6 @@ from collections.abc import Callable
 from packer.clock import StageClock
 from packer.pixels.compiled import Input, Made, PhotographsOf
 from packer.pixels.decode import Decoder, is_photograph
-from packer.pixels.formats import jpeg
 from packer.sources.members import RAW, Archive, Member
 from packer.store.blocks import Result, Task
 from packer.workers.row_buffers import MadeRows
@@ -135,9 +134,8 @@ class Photographs:
     def _add(self, result: Result, task: Task, n: int, known: Made) -> None:
         """Record one row."""
         path, target = task.paths[n], task.targets[n]
-        size_bytes, mtime_ns, sha256, width, height, head, is_png = known
-        header = jpeg.read_header(head) if head else None
-        done = self._decoder.done(width, height, header.icc if header else b"", is_png=is_png)
+        size_bytes, mtime_ns, sha256, width, height, _, is_png = known
+        done = self._decoder.done(width, height, is_png=is_png)
         self._spare_pngs += is_png
         y0, x0, y1, x1 = content = self._decoder.content(width, height)
         result.inputs += 1

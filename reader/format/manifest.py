@@ -113,7 +113,6 @@ _OPTIONS = with_known(
         "strict": BOOL,
         "max_pixels": integer(1),
         "requantize": integer(1, 31),
-        "icc": TEXT,
         "bit_depth": integer(1, 64),
         "mask_values": BYTES,
         "compress": TEXT,
@@ -179,7 +178,6 @@ class Manifest:
         reader_features, writer_features: what a program must know to read the store, or to write it.
         further_targets: name of a further target -> its kind and classes.
         labels: how targets, classes and boxes were read, as far as options said it.
-        icc: name of an ICC profile other than sRGB -> rows of images that have it.
         compression: how the pixels are compressed; None where they are raw.
         texts: names of the columns of texts, the first one first, each also an extra that says where they are.
         mask_values: values of masks, rising: no mask has another; () where they are not recorded.
@@ -216,7 +214,6 @@ class Manifest:
     rejected: int = key(integer(0))
     options: Mapping[str, Any] = key(_OPTIONS)
     decoders: Mapping[str, Any] = key(values_of(_DECODER, "decoders of the manifest"))
-    icc: Mapping[str, int] = key(OBJECT, where_given=True, default_factory=dict)
     compression: Compression | None = key(_COMPRESSION, where_given=True, default=None)
     files: Mapping[str, FileEntry] = key(records_of(FileEntry, "the entry of the file {} in the manifest"))
     digest: str = field(default="", compare=False)
@@ -383,8 +380,6 @@ class Manifest:
             raise StoreError(
                 f"the manifest says {self.inputs} inputs, expected its {self.rows} rows and {self.rejected} rejects."
             )
-        for name, rows in self.icc.items():
-            integer(1, self.rows).check("icc of the manifest", name, rows)
         for name in ("mean", "std"):
             if len(given := getattr(self, name)) != self.channels:
                 raise StoreError(f"the manifest says {name} = {brief(given)}, expected {self.channels} numbers.")

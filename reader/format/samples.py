@@ -37,8 +37,8 @@ _MOST_LINE_BYTES = 64 << 20
 
 _SHA256 = re.compile("[0-9a-f]{64}").fullmatch
 _DECODING = {
-    **dict.fromkeys(("decoder", "format", "icc", "kept"), TEXT),
-    **dict.fromkeys(("icc_converted", "requantized"), BOOL),
+    **dict.fromkeys(("decoder", "format", "kept"), TEXT),
+    "requantized": BOOL,
     "exif_orientation": integer(1, 8),
     "bit_depth": integer(1, 64),
     "bits_used": integer(1, 64),

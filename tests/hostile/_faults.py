@@ -178,9 +178,6 @@ FAULTS: dict[str, Fault] = {
     "labels is a list": _set("labels", [1]),
     "labels.missing is a number": _within("labels", "missing", 5),
     "labels.extension is a list": _within("labels", "extension", [".jpg"]),
-    "icc counts more rows than there are": _within("icc", "Display P3", 15),
-    "icc is a text": _set("icc", "sRGB"),
-    "icc with escapes": _set("icc", {EVIL: 1}, says="harmless"),
     "further_targets is a list": _set("further_targets", [1]),
     "further target of no extra": _set("further_targets", {"nothing": {"kind": "class", "classes": []}}),
     "further target of another dtype": _set("further_targets", {"weight": {"kind": "class", "classes": []}}),
@@ -304,7 +301,6 @@ FAULTS: dict[str, Fault] = {
     "width of a sample is a float": _sample("width", 1.5),
     "height of a sample is 0": _sample("height", 0),
     "warnings of a sample are a number": _sample("warnings", 3),
-    "icc of a sample is a list": _sample("icc", []),
     "bits_used of a sample is a text": _sample("bits_used", "x"),
     "a reject is no object": _lines(REJECTED, b"5\n", number=0),
     "reason of a reject is a list": Fault(

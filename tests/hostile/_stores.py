@@ -311,5 +311,4 @@ def _head(kind: str, *, is_ragged: bool, extras: dict[str, tuple[str, list[int],
         "rejected": 1,
         "options": {"crop_fraction": 1.0, "resample": "bilinear", "exact": False, "max_pixels": 1000, **own},
         "decoders": {"pillow": {"version": "0", "simd": None}},
-        "icc": {"Display P3": 2},
     }

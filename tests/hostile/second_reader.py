@@ -138,11 +138,10 @@ class Store:
             head["options"],
             head["decoders"],
             head.get("labels", {}),
-            head.get("icc", {}),
             head.get("compression", {}),
         )
         need(all(type(each) is dict and plain(each, 9) for each in objects), "an object of plain values")
-        options, decoders, labels, icc, compression = objects
+        options, decoders, labels, compression = objects
         for key, value in (one | options).items():
             check_option(key, value)
         need(all(type(v) is dict and all(plain(x, 0) for x in v.values()) for v in decoders.values()), "decoders")
@@ -152,7 +151,6 @@ class Store:
             )
             need(right or key not in LABELS, "labels")
             need(key != "missing" or texts(value) is not None, "labels")
-        need(all(type(v) is int and 0 < v <= self.rows for v in icc.values()), "icc")
         if self.packed:
             self.pixel_bytes = integer(compression["pixel_bytes"], 1)
             if self.jpegs:
@@ -456,7 +454,7 @@ def check_option(key: str, value: Any) -> None:
         need(type(value) is bool, key)
     elif key in INTEGERS:
         need((value is None and key == "shuffle") or integer(value, *INTEGERS[key]) >= 0, key)
-    elif key in ("fit", "resample", "channels", "icc", "compress", "lossy"):
+    elif key in ("fit", "resample", "channels", "compress", "lossy"):
         need(type(value) is str, key)
     elif key == "mask_values":
         need(type(value) is list and all(integer(one, 0, 256) >= 0 for one in value), key)

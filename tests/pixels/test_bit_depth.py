@@ -14,7 +14,6 @@ from conftest import photo
 from PIL import Image
 
 from packer import OptionsError, PackError, pack
-from packer.cli.app import run
 from packer.errors import DecodeError
 from packer.operations.verify import verify
 from packer.options import PackOptions
@@ -22,7 +21,6 @@ from packer.packing.update import update
 from packer.pixels.decode import Decoder
 from packer.pixels.formats import plugins
 from packer.pixels.geometry import Geometry
-from reader.format.manifest import read_manifest
 from reader.format.samples import read_json_lines
 
 GEOMETRY = Geometry(44, 60, "squash")
@@ -197,20 +195,6 @@ def dark(tmp_path: Path) -> Path:
     return images
 
 
-def test_a_pack_says_how_many_images_are_dark_and_what_to_do(
-    dark: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run([str(dark), str(tmp_path / "out"), "--size", "32"]) == 0
-    assert (
-        "pack: note: 2 images have 16 bits of which 12 or fewer are used, so that the rows are dark. If that is what the camera"
-        " records, pack with --bit-depth 12.\n" in capsys.readouterr().err
-    )
-    assert run([str(dark), str(tmp_path / "two"), "--size", "32", "--bit-depth", "12"]) == 0
-    assert "note: 2 images have" not in capsys.readouterr().err
-    assert read_manifest(tmp_path / "two").options["bit_depth"] == 12
-    assert "bit_depth" not in read_manifest(tmp_path / "out").options
-
-
 def test_the_option_is_recorded_compared_and_used_again(dark: Path, tmp_path: Path) -> None:
     pack(dark, tmp_path / "out", size=32, workers=1, bit_depth=12)
     with pytest.raises(PackError, match=r"other options \(with bit_depth=12, now without\)"):
@@ -220,12 +204,10 @@ def test_the_option_is_recorded_compared_and_used_again(dark: Path, tmp_path: Pa
     assert update(dark, tmp_path / "out", workers=1).kept == 3
     lines = {line["path"]: line for line in read_json_lines(tmp_path / "out/samples.jsonl")}
     assert [lines[name].get("bit_depth") for name in sorted(lines)] == [12, 12, 12, None]
-    assert PackOptions(bit_depth=12, icc="convert").words() == ["--icc", "convert", "--bit-depth", "12"]
+    assert PackOptions(bit_depth=12).words() == ["--bit-depth", "12"]
 
 
 @pytest.mark.parametrize("wrong", [7, 17, "12", 12.5])
 def test_bits_that_cannot_be_are_refused(wrong: Any) -> None:
     with pytest.raises(OptionsError, match=r"bit_depth is .*, expected (8 to 16 bits|an integer or None)\."):
         PackOptions(bit_depth=wrong)
-    with pytest.raises(OptionsError, match="icc is 'srgb', expected keep or convert"):
-        PackOptions(icc="srgb")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import io
 from pathlib import Path
 from typing import Any
@@ -16,16 +14,12 @@ from test_boxes import FITS, SIDES, boxes_of, coco
 from test_decode import turned
 
 from packer import pack
-from packer.operations.verify import verify
-from packer.packing.update import update
 from packer.pixels.decode import Decoder
 from packer.pixels.formats import plugins
 from packer.pixels.geometry import Geometry
 from packer.pixels.mask import mask_row
 from reader import MemmapDataset
-from reader.format.blocks import encode_manifest, read_blocks
-from reader.format.manifest import MANIFEST, SAMPLES, FileEntry, read_manifest
-from reader.format.samples import encode_line, read_json_lines
+from reader.format.samples import read_json_lines
 
 SIZE = (300, 200)
 BOX = (90, 50, 80, 80)
@@ -171,8 +165,7 @@ def test_a_mask_with_an_orientation_of_its_own_is_turned_by_that_alone(
     stored.save(stream, suffix, exif=exif)
     geometry = Geometry(40, 60, "squash")
     picture = Decoder(geometry).row(_picture(of_image))
-    for is_upright in (False, True):
-        assert mask_row(stream.getvalue(), picture, geometry, is_upright=is_upright).pixels == upright.tobytes()
+    assert mask_row(stream.getvalue(), picture, geometry).pixels == upright.tobytes()
 
 
 def _picture(orientation: int) -> bytes:
@@ -184,35 +177,3 @@ def _picture(orientation: int) -> bytes:
 
 
 # -- stores of before
-
-
-def test_an_update_of_an_older_store_decodes_turned_tiffs_again(tmp_path: Path) -> None:
-    """Format 1.0 says nothing of the turn of a TIFF: its boxes and masks would stay unturned."""
-    labels = labelled(tmp_path, "tiff")
-    photo(60, 40, 1).save(tmp_path / "images" / "9.tif")
-    Image.new("L", (60, 40)).save(tmp_path / "masks" / "9.png")
-    pack(tmp_path / "images", tmp_path / "new", size=100, fit="pad", **labels)
-    pack(tmp_path / "images", tmp_path / "old", size=100, fit="pad", **labels)
-    as_of_before(tmp_path / "old")
-    report = update(tmp_path / "images", tmp_path / "old", **labels)
-    assert (report.rows, report.kept) == (9, 2)
-    assert verify(tmp_path / "old").problems == []
-    for name in ("samples.jsonl", "_tensordict/extras/boxes.memmap", "_tensordict/extras/masks.memmap"):
-        assert (tmp_path / "old" / name).read_bytes() == (tmp_path / "new" / name).read_bytes()
-
-
-def as_of_before(out: Path) -> None:
-    """Take out of a store's samples.jsonl what pixpack 0.1 did not record of TIFFs."""
-    lines = list(read_json_lines(out / SAMPLES))
-    for line in lines:
-        line.pop("exif_orientation", None)
-    encoded = [encode_line(line).encode("ascii") for line in lines]
-    content = b"".join(encoded)
-    (out / SAMPLES).write_bytes(content)
-    manifest = read_manifest(out)
-    entry = FileEntry(len(content), f"sha256:{hashlib.sha256(content).hexdigest()}")
-    blocks = [
-        dataclasses.replace(block, samples_offset=sum(map(len, encoded[: block.start]))) for block in read_blocks(out)
-    ]
-    changed = dataclasses.replace(manifest, version=(1, 0), files={**manifest.files, SAMPLES: entry})
-    (out / MANIFEST).write_bytes(encode_manifest(changed, blocks))

@@ -10,7 +10,7 @@ from packer.cli.help import command
 from packer.cli.options import COMPRESS, INPUTS, RUN, CompressingCommand, StorePath, images_argument
 from packer.cli.output import print_packed
 from packer.cli.progress import ProgressBar
-from packer.options import CHANNELS, FITS, ICC, RESAMPLES, PackOptions
+from packer.options import CHANNELS, FITS, RESAMPLES, PackOptions
 
 
 @command(short_help="Decode IMAGES into the store OUT (the default command).", cls=CompressingCommand)
@@ -73,13 +73,6 @@ from packer.options import CHANNELS, FITS, ICC, RESAMPLES, PackOptions
     type=int,
     metavar="Q",
     help="Store what the JPEG would decode to after ffmpeg -q:v Q: 2 (best) to 31 (smallest).",
-)
-@click.option(
-    "--icc",
-    type=click.Choice(ICC),
-    default=PackOptions.icc,
-    show_default=True,
-    help="convert: bring images with another ICC profile than sRGB to sRGB; keep: count them.",
 )
 @click.option(
     "--bit-depth",

@@ -222,7 +222,6 @@ class StoreCopy:
             "labels": plan.labels,
             # of some rows of a store they may be fewer: FORMAT.md allows it
             "mask_values": joint_mask_values(selection.manifest.mask_values for selection in plan.selections),
-            "icc": self._noted.profiles,
             "reader_features": tuple(name for name in READER_FEATURES if name in features),
             "texts": plan.texts,
             "levels": plan.levels,

@@ -26,11 +26,9 @@ _INLINE_BYTES = 4
 _VALUE_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}
 # the mark, TIFF's header, and a directory's count
 _LEAST_EXIF_BYTES = 16
-_EXIF_MARK, _ICC_MARK = b"Exif\0\0", b"ICC_PROFILE\0"
+_EXIF_MARK = b"Exif\0\0"
 # Blocks of 8 x 8 coefficients of 2 bytes each.
 _BLOCK_SIDE, _BLOCK_BYTES = 8, 128
-# 65,535 of a segment, less its length, the mark, the number and the count
-_ICC_BYTES = 65_519
 # where jpeg4py 0.1.4 looks for libturbojpeg
 _LIBRARIES = ("libturbojpeg.so.0", "turbojpeg.dll", "/opt/libjpeg-turbo/lib64/libturbojpeg.0.dylib")
 
@@ -39,7 +37,6 @@ _LIBRARIES = ("libturbojpeg.so.0", "turbojpeg.dll", "/opt/libjpeg-turbo/lib64/li
 class JpegHeader:
     """What the frame header says. width and height are as stored, before any EXIF orientation.
 
-    icc: the color profile, joined of its segments; b"" where there is none.
     kept_bytes: the coefficients that libjpeg keeps of several scans, as a progressive JPEG has; 0 of one scan.
     """
 
@@ -50,7 +47,6 @@ class JpegHeader:
     progressive: bool
     lossless: bool
     may_be_rotated: bool
-    icc: bytes = b""
     kept_bytes: int = 0
 
 
@@ -61,27 +57,23 @@ def read_header(data: bytes) -> JpegHeader | None:
     size, named = len(data), list[bytes]()
     frame: tuple[int, int] | None = None
     scan: int | None = None
-    profile: list[bytes] = []
     for marker, at, stop in segments(data):
         if marker in FRAMES:
             frame = frame or (at, marker)
         elif marker == 0xE1:
             named.append(data[at + 4 : stop])
-        elif marker == 0xE2 and data.startswith(_ICC_MARK, at + 4):
-            profile.append(data[at + 4 + len(_ICC_MARK) : stop])
         elif marker == 0xDA:
             scan = at
     if frame is None or frame[0] + 10 > size:
         return None
     precision, height, width, components = struct.unpack_from(">BHHB", data, frame[0] + 4)
     kind = frame[1] & 3
-    icc = joined_profile(profile) if profile else b""
     is_rotated, kept_bytes = _may_be_rotated(named), 0
     # as libjpeg's jdinput.c decides it: the first scan lacks a component
     if kind == 2 or (scan is not None and data[scan + 4 : scan + 5] < bytes([components])):
         factors = data[frame[0] + 11 : frame[0] + 10 + 3 * components : 3]
         kept_bytes = _kept_bytes(width, height, [(factor >> 4 or 1, factor & 15 or 1) for factor in factors])
-    return JpegHeader(width, height, components, precision, kind == 2, kind == 3, is_rotated, icc, kept_bytes)
+    return JpegHeader(width, height, components, precision, kind == 2, kind == 3, is_rotated, kept_bytes)
 
 
 def _kept_bytes(width: int, height: int, factors: list[tuple[int, int]]) -> int:
@@ -98,22 +90,6 @@ def _complete_blocks(side: int, factor: int, most: int) -> int:
     """Return how many blocks a component has in one direction, in complete groups of its factor."""
     blocks = -(-side * factor // (most * _BLOCK_SIDE))
     return -(-blocks // factor) * factor
-
-
-def surely_has_no_profile(data: bytes) -> bool:
-    """Whether no segment of a JPEG up to its scan may hold a profile; False too where its segments are not one after the other.
-
-    In a fifth of the time of `read_header`.
-    """
-    at, size = 2, len(data) if data.startswith(b"\xff\xd8") else 0
-    while at + 4 <= size and data[at] == 0xFF:
-        marker, length = data[at + 1], data[at + 2] << 8 | data[at + 3]
-        if marker == 0xDA:
-            return True
-        if marker < 0xC0 or marker in _STANDALONE or marker in (0xD9, 0xE2, 0xFF) or length < 2:
-            return False
-        at += 2 + length
-    return False
 
 
 def _may_be_rotated(segments: list[bytes]) -> bool:
@@ -177,23 +153,6 @@ def segments(data: bytes, at: int = 2) -> Iterator[tuple[int, int, int]]:
         if marker == 0xDA:
             return
         at += 2 + length
-
-
-def joined_profile(parts: list[bytes]) -> bytes:
-    """Return the color profile of APP2 segments, each with its number and their count in front (ICC.1:2022, annex B.4).
-
-    One that lacks a segment is b"?": damaged.
-    """
-    numbers = sorted(parts, key=lambda part: part[:1])
-    is_complete = [part[:2] for part in numbers] == [bytes([n, len(parts)]) for n in range(1, len(parts) + 1)]
-    return b"".join(part[2:] for part in numbers) if is_complete else b"?"
-
-
-def profile_segments(profile: bytes) -> bytes:
-    """Return the APP2 segments of a color profile, as `joined_profile` reads them."""
-    parts = [profile[at : at + _ICC_BYTES] for at in range(0, len(profile), _ICC_BYTES)]
-    contents = [_ICC_MARK + bytes([number, len(parts)]) + part for number, part in enumerate(parts, start=1)]
-    return b"".join(b"\xff\xe2" + struct.pack(">H", len(content) + 2) + content for content in contents)
 
 
 def version() -> str | None:

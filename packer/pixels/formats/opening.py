@@ -1,4 +1,4 @@
-"""Images opened by Pillow: of the formats that are packed, with what decides before decoding: orientation, size, ICC profile.
+"""Images opened by Pillow: of the formats that are packed, with what decides before decoding: orientation, size.
 
 What the libraries behind the formats do of themselves, turning a picture above all, is known here and in `plugins.py`.
 """
@@ -14,7 +14,7 @@ from typing import Any
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from packer.errors import DecodeError
-from packer.pixels.formats import jpeg, plugins
+from packer.pixels.formats import plugins
 from packer.pixels.formats.completeness import check_complete
 from packer.pixels.formats.diagnose import explain
 
@@ -133,13 +133,6 @@ def load_cut_jpeg(data: bytes, size: tuple[int, int]) -> Image.Image | None:
         return None
     finally:
         ImageFile.LOAD_TRUNCATED_IMAGES = False
-
-
-def profile_of(image: Image.Image, data: bytes) -> bytes:
-    """Return the ICC profile of an opened image, b"" where it has none."""
-    header = jpeg.read_header(data)  # Pillow passes over one that lacks a segment
-    profile = image.info.get("icc_profile") if header is None else header.icc
-    return profile if isinstance(profile, bytes) else b""
 
 
 def _a(kind: str) -> str:

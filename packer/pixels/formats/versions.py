@@ -27,14 +27,6 @@ def decoder_versions() -> dict[str, Any]:
     }
 
 
-def littlecms_version() -> str | None:
-    """Return the version of littleCMS in the live Pillow, which converts from ICC profiles; None where it has none."""
-    from PIL import features
-
-    found: str | None = features.version("littlecms2")
-    return found
-
-
 def missing_features(names: tuple[str, ...]) -> list[str]:
     """Return which of these optional parts (as `PIL.features` names them) the live Pillow was built without."""
     from PIL import features

@@ -15,9 +15,7 @@ from typing import Any, NamedTuple
 
 from packer.errors import PackError
 from packer.option_names import OVERWRITE
-from packer.pixels.formats import icc, jpeg, plugins
-from packer.pixels.formats.bit_depth import Depth
-from packer.pixels.formats.opening import header_orientation, open_image, profile_of
+from packer.pixels.formats import plugins
 from packer.pixels.geometry import Geometry
 from packer.pixels.row import Row
 from packer.progress import followed
@@ -72,7 +70,6 @@ class ReusedRows:
         manifest = read_manifest(out)
         if manifest.digest != digest:
             raise StoreError(f"{out} is another store than that of which rows were to be reused.")
-        self._is_old = manifest.version < (1, 1)
         self._geometry, self._rows = Geometry.recorded(manifest), stored_rows(out, manifest)
         # of zstd another version may make other frames; a JPEG that is encoded again would lose again
         self._ends: dict[str, _Kept] = {}
@@ -87,13 +84,12 @@ class ReusedRows:
         except (OSError, ValueError):
             return None
 
-    def row(self, number: int, line_begin: int, start: str, data: bytes) -> tuple[Row, str] | None:
+    def row(self, number: int, line_begin: int, start: str) -> tuple[Row, str] | None:
         """Return a row of an input that has the same bytes now, and its line; None where it had others, or the row is damaged.
 
         Args:
             start: what the line of the input begins with now (`line_start`). If the row's own line begins so, it stays as it is;
                 else the line that is returned is "".
-            data: the input itself. Where an older pixpack has not recorded what would be recorded now, it is decoded again.
         """
         # after a disk error or a damaged line the image is decoded again
         with contextlib.suppress(OSError, ValueError):
@@ -110,7 +106,7 @@ class ReusedRows:
                 if sample.sha256 is None or not start.endswith(f'"sha256":"{sample.sha256}",'):
                     return None
                 known, line = self._kept(sample), ""
-            if not _agrees(data, known.decoding, is_old=self._is_old) or not self._pixels.is_intact(number):
+            if not _agrees(known.decoding) or not self._pixels.is_intact(number):
                 return None
             begin, size_bytes = self._rows.extent(number)
             pixels = self._pixels.read(begin, size_bytes)
@@ -164,24 +160,6 @@ def check_reusable(
         raise PackError(f"{what} {again}")
 
 
-def _agrees(data: bytes, decoding: Mapping[str, Any], *, is_old: bool) -> bool:
-    """Whether a row's recorded decoding is the one that would be recorded now, as far as the header shows.
-
-    is_old: the store is of format 1.0, which knew no profiles, no bits that are used, and no orientation of a TIFF.
-    """
-    if "icc" not in decoding and "format" not in decoding and jpeg.surely_has_no_profile(data):
-        return True
-    header = jpeg.read_header(data)
-    if header is not None:  # cheap enough to look each time: a merged store may have rows of an old one
-        return decoding.get("icc", "") == (icc.foreign_name(header.icc) if header.icc else "")
-    if "format" not in decoding:
-        return True
-    if decoding["decoder"] != plugins.decoder_of(decoding["format"]):
-        return False
-    if not is_old and decoding["format"] != "TIFF":
-        return True
-    with open_image(data) as image:
-        profile = profile_of(image, data)
-        is_same = decoding.get("icc", "") == (icc.foreign_name(profile) if profile else "")
-        is_turned = image.format != "TIFF" or header_orientation(image) == decoding.get("exif_orientation", 1)
-        return is_same and is_turned and not (is_old and Depth.of(image) != Depth())
+def _agrees(decoding: Mapping[str, Any]) -> bool:
+    """Whether the library that decoded a row is the one that would decode it now."""
+    return "format" not in decoding or decoding["decoder"] == plugins.decoder_of(decoding["format"])
