@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from packer.operations.copying.subset import subset
     from packer.operations.plan import SizePlan, plan
     from packer.operations.requantize import RequantizeReport, requantize
-    from packer.operations.transfer.copy import CopyReport
-    from packer.operations.transfer.splits import pull, push
+    from packer.operations.transfer import CopyReport, pull, push
     from packer.operations.verify import VerifyReport, verify
     from packer.options import PackOptions
     from packer.packing.dataset import pack_dataset
@@ -34,8 +33,7 @@ _HOMES = {
         "operations.plan": "SizePlan plan",
         "operations.requantize": "RequantizeReport requantize",
         "operations.copying.subset": "subset",
-        "operations.transfer.copy": "CopyReport",
-        "operations.transfer.splits": "pull push",
+        "operations.transfer": "CopyReport pull push",
         "operations.verify": "VerifyReport verify",
         "options": "PackOptions",
         "packing.dataset": "pack_dataset",

@@ -12,7 +12,6 @@ from packer.option_names import written
 from packer.text import spans
 from reader.format.shown import shown
 from reader.format.tensors import JpegFrames, is_of_level
-from reader.format.urls import is_url
 
 if TYPE_CHECKING:
     from packer.operations.info import SourceStatistics
@@ -152,7 +151,7 @@ def source_differences(out: str, images: str | None, report: SourcesReport) -> l
     if not report.are_same:
         what = f"of {report.compared:,} sources, other than packed: {len(report.differ):,}, gone: {len(report.gone):,}"
         update = f"Bring it up to date: {shlex.join(['pack', 'update', images or 'IMAGES', out])}"
-        lines.append(f"pack: {out} is intact; {what}. {'Pack again with --overwrite.' if is_url(out) else update}")
+        lines.append(f"pack: {out} is intact; {what}. {update}")
     return lines
 
 

@@ -177,14 +177,6 @@ RUN = combined(
 # Of `subset` and `merge`.
 COPY = combined(click.option("--overwrite", is_flag=True, help="Replace an existing store."), REPORT)
 
-# Of commands that read a store, which may be at a URL.
-CACHE = click.option(
-    "--cache",
-    type=StorePath(),
-    metavar="FOLDER",
-    help="Of a store at a URL: keep what is fetched here.  [default: nowhere]",
-)
-
 
 def images_argument(images: tuple[str, ...], nul: bool) -> tuple[str, ...]:
     """Return IMAGES as `pack` takes it."""

@@ -18,7 +18,7 @@ from reader.format.shown import redacted, shown_lines
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from packer.operations.transfer.copy import CopyReport
+    from packer.operations.transfer import CopyReport
     from packer.report import PackReport
 
 EXIT_FAILED, EXIT_USAGE, EXIT_REJECTS, EXIT_DISK_FULL = 1, 2, 3, 28

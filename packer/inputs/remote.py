@@ -8,7 +8,7 @@ from packer.errors import DecodeError, RemoteError, SourceError, UnreadableError
 from packer.inputs.samples import Column, Inputs
 from packer.inputs.tree import FileCounter, inputs_of, named_trees
 from packer.sources.base import State, check_size
-from packer.sources.object_storage import cause, direct_listing, is_refused, object_version, open_url, reason
+from packer.sources.object_storage import is_refused, object_version, open_url, reason
 from reader.format.shown import redacted, shown
 
 # What a file system raises of a URL that names nothing there, or makes no sense to it.
@@ -53,18 +53,16 @@ def list_objects(url: str) -> dict[str, State]:
         RemoteError: there is no such bucket or folder, or the URL makes no sense.
         SourceError: storage refuses the credentials; as UnreadableError: it does not answer, or fails.
     """
-    if (found := direct_listing(url)) is not None:
-        return found
     files, root = open_url(url)
     try:
         listed = files.find(root, detail=True)
         if not listed and url.startswith("http"):
             files.ls(root, detail=False)  # `find` takes a web server that does not answer for an empty folder
     except _WRONG as e:
-        raise RemoteError(f"{redacted(url)} cannot be listed: {reason(e)}.") from cause(e)
+        raise RemoteError(f"{redacted(url)} cannot be listed: {reason(e)}.") from None
     except Exception as e:  # each file system has errors of its own
         kind = SourceError if is_refused(e) else UnreadableError
-        raise kind(f"{redacted(url)} cannot be listed: {reason(e)}") from cause(e)
+        raise kind(f"{redacted(url)} cannot be listed: {reason(e)}") from None
     if root in listed:
         raise RemoteError(
             f"{redacted(url)} is one object. Expected a folder of images: archives and lists are read from local disks."

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,7 @@ _CAPTION_CHARACTERS = 120
 _CLASSES = 100
 _PAPER, _INK = (250, 250, 248), (60, 60, 60)
 
-Fetch = Callable[[Iterable[int]], None]
 _RowPixels = npt.NDArray[np.uint8] | RaggedRows | FrameRows
-
-
-def _no_fetch(rows: Iterable[int]) -> None:
-    """Leave the rows of a local store where they are."""
 
 
 def contact_sheet(
@@ -50,11 +45,8 @@ def contact_sheet(
     rows: Sequence[int] | None = None,
     count: int = TILES,
     columns: int = TILES_A_LINE,
-    fetch: Fetch = _no_fetch,
 ) -> Image.Image:
     """Draw rows as tiles with captions, boxes and masks, aspect kept; without rows, `count` of them spread evenly over the store.
-
-    fetch: called with the rows before their pixels are read.
 
     Raises:
         StoreError: OUT is not a complete store.
@@ -62,11 +54,10 @@ def contact_sheet(
     """
     store = _open(out)
     chosen = list(rows) if rows is not None else spread(store[0].rows, count)
-    fetch(chosen)
     return _sheet(Overlay(out, store[0]), *store, chosen, min(columns, len(chosen)))
 
 
-def class_sheet(out: str | os.PathLike[str], count: int, *, fetch: Fetch = _no_fetch) -> Image.Image:
+def class_sheet(out: str | os.PathLike[str], count: int) -> Image.Image:
     """Draw a line for each class, of up to count of its rows, evenly spread; of more than 100 classes, 100 evenly spread.
 
     Raises:
@@ -81,7 +72,6 @@ def class_sheet(out: str | os.PathLike[str], count: int, *, fetch: Fetch = _no_f
         own = np.flatnonzero(targets[:, index] if manifest.target_kind == "multi-hot" else targets == index)
         line = [int(own[i]) for i in spread(len(own), count)]
         chosen += [*line, *[None] * (count - len(line))] if line else []
-    fetch([row for row in chosen if row is not None])
     return _sheet(Overlay(out, manifest), manifest, pixels, targets, chosen, count)
 
 
@@ -119,7 +109,7 @@ def _sheet(
     return sheet
 
 
-def row_image(out: str | os.PathLike[str], row: int, *, fetch: Fetch = _no_fetch) -> Image.Image:
+def row_image(out: str | os.PathLike[str], row: int) -> Image.Image:
     """Return one row as it is stored.
 
     Raises:
@@ -127,7 +117,6 @@ def row_image(out: str | os.PathLike[str], row: int, *, fetch: Fetch = _no_fetch
         IndexError: the row is out of range.
     """
     manifest, pixels, _ = _open(out)
-    fetch([row])
     return _row_image(manifest, pixels, row)
 
 

@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from packer.checksums import crc32_combine, sha256_file
 from packer.errors import OptionsError
 from packer.inputs.splits import stores_of
-from packer.operations.remote_stores import FetchedPixels, open_pixels
 from packer.operations.row_checks import wrong_rows
 from packer.option_names import Option
 from packer.pixels.geometry import Geometry
@@ -94,7 +93,6 @@ def verify(
     redecode: int = 0,
     images: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
-    open_pixels: Callable[[Path], FetchedPixels] = open_pixels,
 ) -> VerifyReport:
     """Check a store to the last bit.
 
@@ -104,7 +102,6 @@ def verify(
         images: where those sources are; needed with redecode. Without it the bytes of all of them are compared with those
             that were packed.
         progress: called with bytes done and bytes in all.
-        open_pixels: opens all pixels of a store, to be read once.
 
     Raises:
         StoreError: OUT is not a store, or its structure is already wrong (a file missing, too short, or too long).
@@ -128,9 +125,7 @@ def verify(
 
         has_folders = images is not None and split and not os.path.isfile(images)
         sources = os.path.join(images, split) if images is not None and has_folders else images
-        reports[split] = _verified(
-            store, redecode, sources, report_done, "" if has_folders else split, open_pixels=open_pixels
-        )
+        reports[split] = _verified(store, redecode, sources, report_done, "" if has_folders else split)
     return reports[""] if "" in reports else _summed(Path(out), reports)
 
 
@@ -172,8 +167,6 @@ def _verified(
     images: str | os.PathLike[str] | None,
     progress: Callable[[int], None],
     split: str,
-    *,
-    open_pixels: Callable[[Path], FetchedPixels],
 ) -> VerifyReport:
     """Check one store, made of that split of images; progress is called with the bytes done."""
     manifest = check_finished(root)
@@ -182,12 +175,10 @@ def _verified(
     problems = list(_small_files(root, manifest))
     # a changed file may hold anything
     problems += [] if problems else [Problem(*wrong) for wrong in wrong_rows(root, manifest, blocks)]
-    problems += _wrong_levels(root, manifest, open_pixels, is_intact=not problems)
+    problems += _wrong_levels(root, manifest, is_intact=not problems)
     done = total - manifest.files[PIXELS].size_bytes
     rows = stored_rows(root, manifest)
-    checked = (
-        _frames(open_pixels(root), blocks, rows) if isinstance(rows, FrameRows) else _blocks(open_pixels(root), blocks)
-    )
+    checked = _frames(root, blocks, rows) if isinstance(rows, FrameRows) else _blocks(root, blocks)
     for problem, size_bytes in checked:
         done += size_bytes
         problems += [problem] if problem else []
@@ -214,13 +205,11 @@ def _verified(
     return VerifyReport(str(root), manifest.rows, done, min(redecode, manifest.rows), problems, sources)
 
 
-def _wrong_levels(
-    root: Path, manifest: Manifest, open_pixels: Callable[[Path], FetchedPixels], *, is_intact: bool
-) -> Iterator[Problem]:
+def _wrong_levels(root: Path, manifest: Manifest, *, is_intact: bool) -> Iterator[Problem]:
     """Check the levels of a store, each as a store, and that their files, and of an intact store rows, are those of the store."""
     for factor in manifest.levels:
         level, name = level_path(root, factor), level_name(factor)
-        found = _verified(level, 0, None, lambda done: None, "", open_pixels=open_pixels)
+        found = _verified(level, 0, None, lambda done: None, "")
         for problem in found.problems:
             yield dataclasses.replace(problem, file=f"{name}/{problem.file}")
         own = {f"{name}/{path}": entry.digest for path, entry in read_manifest(level).files.items() if path != PIXELS}
@@ -304,9 +293,9 @@ def _ranges(rows: Iterator[int]) -> list[tuple[int, int]]:
     return ranges
 
 
-def _blocks(pixels: FetchedPixels, blocks: list[Block]) -> Iterator[tuple[Problem | None, int]]:
+def _blocks(root: Path, blocks: list[Block]) -> Iterator[tuple[Problem | None, int]]:
     """Yield for each block a problem or None, and its bytes."""
-    with pixels as file:
+    with open(root / PIXELS, "rb") as file:
         for block in blocks:
             crc32, left = 0, block.size_bytes
             rows = (block.start, block.stop)
@@ -320,9 +309,9 @@ def _blocks(pixels: FetchedPixels, blocks: list[Block]) -> Iterator[tuple[Proble
         yield from _filling(file)
 
 
-def _frames(pixels: FetchedPixels, blocks: list[Block], rows: FrameRows) -> Iterator[tuple[Problem | None, int]]:
+def _frames(root: Path, blocks: list[Block], rows: FrameRows) -> Iterator[tuple[Problem | None, int]]:
     """Yield each problem of compressed rows, and for each block its bytes: what is stored is compared, and what it unpacks to."""
-    with pixels as file:
+    with open(root / PIXELS, "rb") as file:
         for block in blocks:
             crc32 = pixels_crc32 = done = 0
             is_named = False
@@ -343,7 +332,7 @@ def _frames(pixels: FetchedPixels, blocks: list[Block], rows: FrameRows) -> Iter
         yield from _filling(file)
 
 
-def _filling(file: FetchedPixels) -> Iterator[tuple[Problem | None, int]]:
+def _filling(file: IO[bytes]) -> Iterator[tuple[Problem | None, int]]:
     """Yield what is wrong with what stands behind the rows: less than a page, as the blocks were checked."""
     if filling := file.read(PAGE_BYTES):
         yield (Problem(PIXELS, None, "there is something behind its rows") if any(filling) else None), len(filling)

@@ -209,10 +209,7 @@ class Build:
         return journal_header(self._inputs, self._job, self._options, block_inputs=step, split=self._split, span=span)
 
     def _take_room(self) -> None:
-        """Allocate the files of rows, where these stay."""
-        if not self._log.keeps_rows:
-            check_room(self._out, self._sizes | {PIXELS: 0})
-            return
+        """Allocate the files of rows."""
         check_room(self._out, self._sizes)
         for name in (PIXELS, MASKS) if self._job.layout.has_mask_file else (PIXELS,):
             self._allocate(name)

@@ -15,7 +15,7 @@ _PENDING_BLOCKS = 2
 
 
 class Committer:
-    """Commits written blocks in a thread of its own, so that no worker waits for the disk, or for a URL.
+    """Commits written blocks in a thread of its own, so that no worker waits for the disk.
 
     Blocks that arrive meanwhile are committed together by the next commit.
     """

@@ -47,11 +47,11 @@ from reader.system import available_cpus
 _BOXES_ROWS = 4096
 
 
-def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Path | None) -> PackReport:
+def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Path) -> PackReport:
     """Report a finished store that matches the inputs and options: nothing was done.
 
     Args:
-        target: OUT as the command has it, which holds out where there are splits; None where it is a URL.
+        target: OUT as the command has it, which holds out where there are splits.
 
     Raises:
         PackError: it is damaged, or of other options or inputs: says in what they differ, and what to run.
@@ -65,7 +65,7 @@ def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Pat
     if what := _other_options(manifest, options):
         raise PackError(f"{out} is finished, but with other options{what}. Choose another OUT, or {_replace(options)}.")
     if what := inputs_difference(out, manifest, inputs):
-        if target is not None and options.classes is None and keeps_numbers(manifest.classes, inputs.classes):
+        if options.classes is None and keeps_numbers(manifest.classes, inputs.classes):
             options = dataclasses.replace(options, classes=os.fspath(target))
         raise PackError(f"{out} is finished, but with {what}. {_advice(inputs, out, options, target)}.")
     report = store_report(manifest, inputs, out, 0.0, manifest.inputs)
@@ -253,24 +253,22 @@ def _replace(options: PackOptions) -> str:
     return "remove it" if options.part else f"replace it with {OVERWRITE}"
 
 
-def _advice(inputs: Inputs, out: Path, options: PackOptions, target: Path | None) -> str:
+def _advice(inputs: Inputs, out: Path, options: PackOptions, target: Path) -> str:
     """Say what to do with a finished store of other inputs: an update would remove the rows whose sources are not among these."""
     paths = [sample.path for sample in read_samples(out)] if inputs.images else []
     gone = len(paths) - sum(map(set(inputs.paths).__contains__, paths))
     if paths and gone == len(paths):
         return f"It was packed from other images: choose another OUT, or {_replace(options)}"
     update = _update(inputs, options, target, gone if gone > may_be_gone(len(paths)) else None)
-    if not gone or target is None:
+    if not gone:
         return update
     return f"An update removes {gone} of its {len(paths)} rows; if these are other images, choose another OUT. {update}"
 
 
-def _update(inputs: Inputs, options: PackOptions, target: Path | None, max_gone: int | None = None) -> str:
+def _update(inputs: Inputs, options: PackOptions, target: Path, max_gone: int | None = None) -> str:
     """Say how a finished store is brought up to date with its inputs; max_gone: of its rows, where more than usual."""
     if not inputs.images:
         return "Pack the dataset again with overwrite=True"
-    if target is None:
-        return f"Pack again with {OVERWRITE}"
     allowed = [] if max_gone is None else ["--max-gone", str(max_gone)]
     return f"Bring it up to date: {update_command(inputs.images, target, options, *allowed)}"
 

@@ -27,7 +27,7 @@ from packer.pixels.formats import jpeg
 from packer.progress import notify
 from packer.report import PackReport, Progress
 from packer.sources.roots import is_missing
-from packer.store.destination import Destination, Folder
+from packer.store.destination import Folder
 from packer.store.disk_space import guard_standard_streams
 from packer.store.failures import as_pack_error
 from packer.store.out_folder import check_destination, resolved_out
@@ -40,7 +40,6 @@ from packer.values import lasting_path
 from packer.workers.block_worker import PackJob
 from reader.format.filesystem import user_path
 from reader.format.shown import redacted
-from reader.format.urls import is_url
 
 ImagesArgument = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -52,9 +51,7 @@ def pack(images: ImagesArgument, out: str | os.PathLike[str], options: PackOptio
     Args:
         images: a folder of class folders, of images, or of train / val / valid / test folders; a .csv, .tsv, .jsonl or .parquet
             manifest; a tar, or a list of tars; a zip; "-" for paths on standard input, one a line, "-0" NUL-separated.
-        out: the store to make; with splits, the folder that holds one store a split. Or the URL of a folder, s3://bucket/out:
-            rows go straight there, and only a few blocks, and levels whole, are on the local disk, in the system's folder for
-            temporary files.
+        out: the store to make; with splits, the folder that holds one store a split.
         options: the fields of `PackOptions`, as keywords.
 
     Raises:
@@ -77,20 +74,15 @@ def pack_checked(
     options: PackOptions,
     check: Callable[[dict[str, Inputs]], None] | None = None,
 ) -> PackReport:
-    """Pack into a folder or to a URL, as `pack` does; check as of `pack_sources`."""
-    if not is_url(out):
-        target = resolved_out(out)
-        to = Folder(target) if options.part is None else PartFolder(target, Part.parse(options.part))
-        return pack_sources(images, to, options, check)
-    from packer.store.remote.destination import Objects
-
-    with Objects(os.fspath(out), named_sources(images), options) as url:
-        return url.renamed(pack_sources(images, url, options, check))
+    """Pack as `pack` does; check as of `pack_sources`."""
+    target = resolved_out(out)
+    to = Folder(target) if options.part is None else PartFolder(target, Part.parse(options.part))
+    return pack_sources(images, to, options, check)
 
 
 def pack_parts(
     parts: dict[str, Inputs],
-    to: Destination,
+    to: Folder,
     options: PackOptions,
     clock: StageClock,
     make_job: Callable[..., PackJob] = PackJob,
@@ -116,7 +108,7 @@ def pack_parts(
 def _build(
     packings: dict[str, Packing],
     splits: Sequence[str],
-    to: Destination,
+    to: Folder,
     options: PackOptions,
     clock: StageClock,
 ) -> dict[str, PackReport]:
@@ -144,7 +136,7 @@ def _build(
     return reports | {first: dataclasses.replace(reports[first], notes=[*reports[first].notes, *to.notes])}
 
 
-def _check_splits(parts: dict[str, Inputs], to: Destination, options: PackOptions) -> None:
+def _check_splits(parts: dict[str, Inputs], to: Folder, options: PackOptions) -> None:
     """Refuse to begin splits of which some are finished, without being told what becomes of those; says how to continue."""
     done = [to.out / split for split in parts if to.is_finished(split)]
     lacking = [to.out / split for split in parts if not to.is_finished(split)]
@@ -156,7 +148,7 @@ def _check_splits(parts: dict[str, Inputs], to: Destination, options: PackOption
         )
 
 
-def _finished(parts: dict[str, Inputs], to: Destination, options: PackOptions) -> dict[str, PackReport]:
+def _finished(parts: dict[str, Inputs], to: Folder, options: PackOptions) -> dict[str, PackReport]:
     """Return the reports of the splits of which --resume finds the stores done; for an update, all of them or none.
 
     Raises:
@@ -172,11 +164,11 @@ def _finished(parts: dict[str, Inputs], to: Destination, options: PackOptions) -
     for split, inputs in parts.items():
         store = to.out / split
         if to.is_finished(split) and (not options.overwrite or is_as_asked(inputs, store, options)):
-            finished[split] = finished_report(inputs, store, options, None if to.is_url else to.out)
+            finished[split] = finished_report(inputs, store, options, to.out)
     return finished
 
 
-def _are_same(parts: dict[str, Inputs], to: Destination, options: PackOptions) -> bool:
+def _are_same(parts: dict[str, Inputs], to: Folder, options: PackOptions) -> bool:
     """Whether all stores are of these inputs and options, by the bytes of every source: an update would change nothing."""
     from packer.packing.finished import has_same_contents, is_as_asked
 
@@ -188,7 +180,7 @@ def _are_same(parts: dict[str, Inputs], to: Destination, options: PackOptions) -
 
 def pack_sources(
     images: ImagesArgument,
-    to: Destination,
+    to: Folder,
     options: PackOptions,
     check: Callable[[dict[str, Inputs]], None] | None = None,
 ) -> PackReport:

@@ -15,13 +15,11 @@ from dataclasses import dataclass
 from packer.errors import DecodeError, SourceError
 from packer.options import MAX_PIXELS
 from packer.sources.base import State, check_size
-from packer.sources.object_storage import PLAIN_NAME, direct_objects, open_url, reason
+from packer.sources.object_storage import open_url, reason
 from reader.format.shown import redacted
 from reader.tuning import tuning
 
 _TRIES = 3
-# A larger one is asked for by fsspec.
-_MOST_DIRECT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,6 @@ class ObjectPrefetch:
     def __init__(self, root: str) -> None:
         sizes = tuning()
         self._root, self._ahead = root, sizes.source_objects_ahead
-        self._direct, self._direct_tries = direct_objects(root), _TRIES
         self._pool = ThreadPoolExecutor(sizes.source_requests, thread_name_prefix="pixpack-fetch")
         self._coming: dict[int, str] = {}
         self._fetched: dict[int, Future[bytes]] = {}
@@ -122,13 +119,4 @@ class ObjectPrefetch:
     def _fill(self) -> None:
         while self._coming and len(self._fetched) < self._ahead:
             index = next(iter(self._coming))
-            self._fetched[index] = self._pool.submit(self._fetch, self._coming.pop(index))
-
-    def _fetch(self, path: str) -> bytes:
-        """Ask for an object by the faster way, where there is one; what that does not give, fsspec gives or words."""
-        if self._direct is not None and self._direct_tries > 0 and PLAIN_NAME.fullmatch(path):
-            try:
-                return bytes(self._direct.read_once(path, _MOST_DIRECT_BYTES))
-            except Exception:  # obstore has errors of its own
-                self._direct_tries -= 1
-        return RemoteSource(self._root, path).fetch()
+            self._fetched[index] = self._pool.submit(RemoteSource(self._root, self._coming.pop(index)).fetch)

@@ -19,9 +19,8 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from packer.errors import DiskFullError, OptionsError, PackError
 from packer.inputs.splits import is_split, split_of, stores_in, stores_of
@@ -73,46 +72,6 @@ _ASIDE = f"{FOLDER}.old"
 # In a stage: the SHA-256 of the manifest of each store in OUT that it replaces, by split. Nothing else is replaced or removed.
 _REPLACES = f"{FOLDER}/replaces.json"
 _NO_REPLACING = "Choose another OUT, or remove first what is in it."
-
-
-class Destination(Protocol):
-    """Where stores are made that belong together: a folder, a part of one, a URL. What commits is the log of each: `Making.log`.
-
-    Attributes:
-        out: what it is called.
-        notes: what went with stores that were replaced.
-        is_url: a URL, which `pack update` does not take.
-    """
-
-    out: Path
-    notes: list[str]
-    is_url: bool
-
-    def recover(self) -> None:
-        """Finish what a crash has left of an earlier `publish`."""
-
-    def check_splits(self, parts: Mapping[str, Inputs], images: str) -> None:
-        """Refuse splits that do not go with the stores that are there."""
-
-    def is_finished(self, split: str) -> bool:
-        """Whether the store of a split is there."""
-
-    def check(self, options: OutputOptions, splits: Sequence[str] = ("",)) -> None:
-        """Refuse what is in the way, before any work."""
-
-    def begin(
-        self, options: OutputOptions, splits: Sequence[str] = ("",), kept: Sequence[str] = ()
-    ) -> AbstractContextManager[None]:
-        """Lock it, and clear away what is not resumed."""
-
-    def store(self, split: str) -> Making:
-        """Return where the store of a split is made."""
-
-    def publish(self) -> None:
-        """Give all stores their names, in one step."""
-
-    def withdraw(self, store: Path | None = None) -> None:
-        """Leave nothing of one store, or of all."""
 
 
 class Making:
@@ -170,7 +129,6 @@ class Folder:
 
     # The file that makes OUT finished.
     last: ClassVar[str] = MANIFEST
-    is_url = False
 
     def __init__(self, out: Path, stage: Path | None = None) -> None:
         self.out = out
@@ -291,7 +249,7 @@ class Folder:
             self._check_named(stores)
         if stores and not is_told:
             what = f"{stores[0]} already holds a store"
-            if foreign:  # such as the generations of a URL
+            if foreign:
                 raise PackError(f"{what}, and {foreign[0]}, so that {OVERWRITE} cannot replace it. Choose another OUT.")
             raise PackError(f"{what}. Replace it with {OVERWRITE}, or choose another OUT.")
 

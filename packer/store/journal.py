@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from packer.clock import StageClock
 from packer.errors import JournalError
@@ -114,11 +114,6 @@ class CommitLog:
         rows: the files in it that rows are written to; none where what is committed is durable already.
     """
 
-    # Whether rows stay in the folder once they are committed.
-    keeps_rows: ClassVar[bool] = True
-    # What is done with rows before a line names them, as a stage of a clock.
-    saving: ClassVar[str] = "sync"
-
     def __init__(self, store: Path, check: Callable[[], None], rows: Sequence[str] = ()) -> None:
         self.store, self.check = store, check
         self._rows = [store / name for name in rows]
@@ -171,7 +166,7 @@ class CommitLog:
         """
         clock = clock or StageClock("other")
         self.check()
-        clock.enter(self.saving)
+        clock.enter("sync")
         self._save(results)
         clock.enter("journal")
         lines = b""

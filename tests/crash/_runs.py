@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packer import PackError, Progress, merge, pack, pull, push, requantize, seal_parts, subset, update
+from packer import Progress, merge, pack, pull, requantize, seal_parts, subset, update
 from reader.manifest import MANIFEST, IncompleteStoreError, StoreError, check_store
 from scripts.common.figures import BenchmarkError, photographs, repeat_files
 
 # fresh: into a folder whose parents are new too; resume: of an interrupted pack; restart: --overwrite of an interrupted
 # pack; overwrite: of a finished store, after one image was replaced; update: likewise, by pack update; splits: train and val;
 # resplit: --overwrite of both, after one image was replaced; listed: a manifest whose third column becomes a tensor of its own;
-# labelled: with boxes and masks; merge: of two stores, by pack merge; remerge: likewise, with --overwrite of a third; push: of a
-# store to a folder whose parents are new too, by pack push; repush: likewise, with --overwrite of another store; pull: of the
-# store that was pushed so, by pack pull; seal: of two parts; subset: of a store's rows, some of them, in another order
+# labelled: with boxes and masks; merge: of two stores, by pack merge; remerge: likewise, with --overwrite of a third;
+# pull: of a store to a folder whose parents are new too, by pack pull; seal: of two parts; subset: of a store's rows, some of
+# them, in another order
 KINDS = (
     "fresh",
     "resume",
@@ -37,29 +37,23 @@ KINDS = (
     "labelled",
     "merge",
     "remerge",
-    "push",
-    "repush",
     "pull",
     "seal",
     "subset",
 )
-# More, whose files are not the same each time they are made: part: the second of two, by pack --part, to be sealed; url: a pack
-# to a file:// URL; reurl: likewise, with --overwrite of another store, after one image was replaced. Or which make no store:
-# requantize: of the images, by pack requantize; rerequantize: likewise, of a finished run, after one image was replaced
-OTHERS = ("part", "url", "reurl", "requantize", "rerequantize")
+# More, whose files are not the same each time they are made: part: the second of two, by pack --part, to be sealed. Or which make
+# no store: requantize: of the images, by pack requantize; rerequantize: likewise, of a finished run, after one image was replaced
+OTHERS = ("part", "requantize", "rerequantize")
 REQUANTIZING = ("requantize", "rerequantize")
 COPYING = ("merge", "remerge", "subset")
-PUSHING = ("push", "repush", "pull")
-# What they leave is looked at by `Run.problem`.
-WHOLE = ("push", "repush", "url", "reurl", *REQUANTIZING)
 
 _SIZE = 32
 # pad: so that the store has a content.memmap too
 _OPTIONS: dict[str, Any] = {"size": _SIZE, "fit": "pad", "workers": 2, "max_rejects": "20%"}
-_REPLACING, _OF_UPDATE = ("overwrite", "update", "resplit", "remerge", "reurl"), ("workers", "max_rejects")
+_REPLACING, _OF_UPDATE = ("overwrite", "update", "resplit", "remerge"), ("workers", "max_rejects")
 # of kinds that are no pack: what is done, and its options
-_VERBS = {"remerge": "merge", "repush": "push", "rerequantize": "requantize"} | {
-    verb: verb for verb in ("update", "merge", "push", "pull", "seal", "subset", "requantize")
+_VERBS = {"remerge": "merge", "rerequantize": "requantize"} | {
+    verb: verb for verb in ("update", "merge", "pull", "seal", "subset", "requantize")
 }
 _OF_REQUANTIZE: dict[str, Any] = {"quality": 5, "workers": 2, "fidelity": 0, "max_rejects": "20%"}
 _OF_SUBSET: dict[str, Any] = {"rows": [5, 0, 3, 6, 2]}
@@ -76,7 +70,7 @@ class TrialError(BenchmarkError):
 class Run:
     """One pack of source, which is images or lists them, into out; `disk` holds out alone, `start` is what it holds before.
 
-    Of what merges, source and images are the folder that holds the two stores; of what pushes or pulls, the store, or the URL.
+    Of what merges, source and images are the folder that holds the two stores; of what pulls, the folder at the URL.
 
     expected and before are the files of the disk, path -> bytes, after an undisturbed run and before it.
     """
@@ -93,13 +87,13 @@ class Run:
     @property
     def flags(self) -> list[str]:
         """The option that makes it this kind of run."""
-        if self.kind in ("restart", "overwrite", "resplit", "remerge", "repush", "reurl"):
+        if self.kind in ("restart", "overwrite", "resplit", "remerge"):
             return ["--overwrite"]
         return ["--resume"] if self.kind in ("resume", "rerequantize") else []
 
     def command(self, flags: list[str] | None = None) -> list[str]:
         """Return the words of the command."""
-        words = [_VERBS.get(self.kind, "build"), *map(str, self._sources), self.target]
+        words = [_VERBS.get(self.kind, "build"), *self._sources, str(self.out)]
         for name, value in self._given.items():
             words += [f"--{name.replace('_', '-')}", str(value).strip("[]").replace(" ", "")]
         return [sys.executable, "-m", "packer", *words, *(self.flags if flags is None else flags), "--quiet"]
@@ -110,34 +104,23 @@ class Run:
         return {name: self.options[name] for name in _OF_UPDATE} if self.kind == "update" else self.options
 
     @property
-    def _sources(self) -> list[Path]:
+    def _sources(self) -> list[str]:
         if self.kind == "seal":
             return []
+        if self.kind == "pull":
+            return [self.source.as_uri()]
         stores = "a" if self.kind == "subset" else "ab"
-        return [self.source / name for name in stores] if self.kind in COPYING else [self.source]
-
-    @property
-    def target(self) -> str:
-        """What the command calls out."""
-        return self.out.as_uri() if self.kind in ("url", "reurl") else str(self.out)
+        return [str(self.source / name) for name in stores] if self.kind in COPYING else [str(self.source)]
 
     def result(self) -> dict[str, bytes]:
         """Return the files that are compared: those of the disk, or what it holds as a store."""
-        if self.kind not in ("part", "url", "reurl"):
+        if self.kind != "part":
             return files(self.disk)
-        copy, back = self.start.parent / "copy", self.start.parent / "back"
-        for folder in (copy, back):
-            shutil.rmtree(folder, ignore_errors=True)
-        if self.kind == "part":
-            shutil.copytree(self.disk, copy)
-            seal_parts(copy / self.out.name, max_rejects=self.options["max_rejects"])
-            return files(copy)
-        # a kill may leave an empty folder
-        names = {"/".join(name.split("/")[:2]) for name in files(self.out)}
-        if len(names) != 2 or MANIFEST not in names:
-            raise TrialError(f"at the URL there is {', '.join(sorted(names))}, expected {MANIFEST} and one generation")
-        pull(self.target, back)
-        return files(back)
+        copy = self.start.parent / "copy"
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(self.disk, copy)
+        seal_parts(copy / self.out.name, max_rejects=self.options["max_rejects"])
+        return files(copy)
 
     def lay_out(self) -> None:
         """Bring the disk to where the run starts."""
@@ -146,28 +129,13 @@ class Run:
 
     def flags_to_resume(self) -> list[str]:
         """Return what a supervisor gives whatever has happened: --resume, and --overwrite where a store is replaced."""
-        if self.kind in (*PUSHING, "seal"):
+        if self.kind in ("pull", "seal"):
             return self.flags
         if self.kind in COPYING:
             return ["--overwrite"] if any(self.disk.rglob(MANIFEST)) else []
         return ["--resume", *(flag for flag in self.flags if flag == "--overwrite")]
 
     def problem(self) -> str:
-        """Say what is wrong with what a death has left of a kind in WHOLE: "" where it is the old thing, the new one, or none."""
-        if self.kind in REQUANTIZING:
-            return self._problem_of_images()
-        old, back = self.start.parent / "old", self.start.parent / "back"
-        new = files(self.source) if self.kind in PUSHING else self.expected
-        shutil.rmtree(back, ignore_errors=True)
-        try:
-            pull(self.target, back)
-        except (PackError, StoreError) as e:
-            return str(e) if self.kind in ("repush", "reurl") or (self.out / MANIFEST).exists() else ""
-        found = {name: content for name, content in files(back).items() if not name.startswith(".packing/")}
-        is_whole = found == new or (old.exists() and found == files(old))
-        return "" if is_whole else f"{self.out} differs in {difference(found, new)}"
-
-    def _problem_of_images(self) -> str:
         """Name a file of DEST that is neither an old one nor a new one, complete; beside those are working files alone.
 
         A new DEST is there with all of them or not at all.
@@ -195,14 +163,12 @@ class Run:
             case "seal":
                 seal_parts(self.out, **self.options)
             case "pull":
-                pull(str(self.source), self.out)
-            case "push":
-                push(self.source, str(self.out), **flags)
+                pull(*self._sources, self.out)
             case "requantize":
                 requantize(self.source, self.out, **self.options | {"workers": 1}, **flags)
             case verb:
                 run = update if verb == "update" else pack
-                run(self.source, self.target, **self._given | {"workers": 1}, **flags)
+                run(self.source, self.out, **self._given | {"workers": 1}, **flags)
 
 
 def make_run(kind: str, work: Path, images: int) -> Run:
@@ -214,23 +180,23 @@ def make_run(kind: str, work: Path, images: int) -> Run:
         broken = sorted(path for path in folder.rglob("*") if path.is_file())[images // 2]
         broken.write_text("broken")
     start.mkdir()
-    out = Path("new", "parents", "out") if kind in ("fresh", "push", "pull") else Path("out")
+    out = Path("new", "parents", "out") if kind in ("fresh", "pull") else Path("out")
     if kind in ("resume", "restart"):
         _interrupted_pack(sources, start / out)
     if kind in _REPLACING:
-        pack(sources, (start / out).as_uri() if kind == "reurl" else start / out, **_OPTIONS)
+        pack(sources, start / out, **_OPTIONS)
     if kind == "rerequantize":
         requantize(sources, start / out, **_OF_REQUANTIZE)
-    if kind == "reurl":
-        pull((start / out).as_uri(), work / "old")
     if kind in (*_REPLACING, "rerequantize"):
         shutil.copyfile(found[0].path, max(path for path in sources.rglob("*") if path.is_file()))
     reference, source = work / "reference", _listed(sources) if kind == "listed" else sources
     options = _OPTIONS | (_labels(sources) if kind == "labelled" else {})
     if kind in COPYING:
         return _copying_run(kind, sources, start, disk, reference, out)
-    if kind in PUSHING:
-        return _pushing_run(kind, sources, start, disk, reference, out)
+    if kind == "pull":
+        pack(sources, reference / out, **_OPTIONS)
+        shutil.copytree(reference / out, work / "url")
+        return Run(kind, work / "url", work / "url", disk, disk / out, start, {}, files(reference))
     if kind in REQUANTIZING:
         requantize(sources, reference / out, **_OF_REQUANTIZE)
         return Run(kind, sources, sources, disk, disk / out, start, _OF_REQUANTIZE, files(reference))
@@ -242,8 +208,7 @@ def make_run(kind: str, work: Path, images: int) -> Run:
     if kind == "part":
         pack(source, start / out, **options, part="1/2")
         options |= {"part": "2/2"}
-    expected = files(reference / out if kind in ("url", "reurl") else reference)
-    return Run(kind, source, sources, disk, disk / out, start, options, expected)
+    return Run(kind, source, sources, disk, disk / out, start, options, files(reference))
 
 
 def _copying_run(kind: str, sources: Path, start: Path, disk: Path, reference: Path, out: Path) -> Run:
@@ -257,26 +222,6 @@ def _copying_run(kind: str, sources: Path, start: Path, disk: Path, reference: P
     else:
         merge([stores / "a", stores / "b"], reference / out)
     return Run(kind, stores, stores, disk, disk / out, start, options, files(reference))
-
-
-def _pushing_run(kind: str, sources: Path, start: Path, disk: Path, reference: Path, out: Path) -> Run:
-    """Pack the store that is pushed, and, as old, the one that it replaces."""
-    new, old = start.parent / "new", start.parent / "old"
-    pack(sources, new, **_OPTIONS)
-    if kind == "repush":
-        pack(sources, old, **_OPTIONS, shuffle=1)
-        for folder in (start, reference):
-            push(old, str(folder / out))
-    source = new
-    if kind == "pull":  # from a generation: what is there is not what comes out
-        source = start.parent / "url"
-        pack(sources, old, **_OPTIONS, shuffle=1)
-        push(old, str(source))
-        push(new, str(source), overwrite=True)
-        pull(str(source), reference / out)
-    else:
-        push(new, str(reference / out), overwrite=kind == "repush")
-    return Run(kind, source, source, disk, disk / out, start, {}, files(reference))
 
 
 def files(folder: Path) -> dict[str, bytes]:

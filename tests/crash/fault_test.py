@@ -36,8 +36,7 @@ from tests.crash._runs import (
     COPYING,
     KINDS,
     OTHERS,
-    PUSHING,
-    WHOLE,
+    REQUANTIZING,
     Run,
     TrialError,
     are_mixed,
@@ -112,7 +111,7 @@ def series(run: Run, work: Path, name: str, every: int) -> dict[str, int]:
         spoiled, successes, at = spoiled + 1, successes + (done.returncode == 0), at + every
         if call is None:
             check_death(run, where)
-        elif fault.hits_images and run.kind not in (*COPYING, *PUSHING):
+        elif fault.hits_images and run.kind not in (*COPYING, "pull"):
             _check_patient(run, done, where)
         else:
             _check_outcome(run, done, call, fault, where)
@@ -125,9 +124,8 @@ def check_death(run: Run, where: str) -> None:
         TrialError: something was not survived.
     """
     try:
-        if run.kind not in WHOLE:
+        if run.kind not in REQUANTIZING:
             check_unfinished(run.out)
-        # a URL pulls as the old store or the new one, or, before the first was there, as none
         elif problem := run.problem():
             raise TrialError(problem)
     except TrialError as e:

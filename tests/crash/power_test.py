@@ -36,7 +36,7 @@ from scripts.common.program import reported
 from tests.crash._calls import Call, Shim, read_strace, strace_words, without_opens
 from tests.crash._disk import Disk, Tree, write_tree
 from tests.crash._order import check_order
-from tests.crash._runs import KINDS, WHOLE, Run, TrialError, are_mixed, difference, files, make_run
+from tests.crash._runs import KINDS, REQUANTIZING, Run, TrialError, are_mixed, difference, files, make_run
 
 
 def main() -> int:
@@ -123,7 +123,7 @@ def survive(run: Run, tree: Tree, where: str) -> None:
     """Lay a disk out, look at it, and continue."""
     shutil.rmtree(run.disk, ignore_errors=True)
     write_tree(tree, run.disk)
-    if run.kind in WHOLE:
+    if run.kind in REQUANTIZING:
         if problem := run.problem():
             raise TrialError(f"{where}: {problem}")
     else:

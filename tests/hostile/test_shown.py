@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from packer import pack
 from packer.cli.app import run
 from packer.errors import PackError, RemoteError
-from packer.operations.transfer.splits import pull, push
+from packer.operations.transfer import pull, push
 from packer.sources.object_storage import open_url, reason
 from packer.store.journal import Header
 from packer.store.state import check_finished
@@ -95,7 +95,7 @@ def test_reports_and_records_of_a_copy_have_no_credentials(
     assert run(["push", str(store), url, "--json"]) == 0
     with monkeypatch.context() as patch:
         patch.setattr(
-            "packer.operations.transfer.pull._pull_pixels", lambda *_: (_ for _ in ()).throw(PackError("stop"))
+            "packer.operations.transfer._Copy.bring_store", lambda *_: (_ for _ in ()).throw(PackError("stop"))
         )
         with pytest.raises(PackError):
             pull(url, tmp_path / "back")

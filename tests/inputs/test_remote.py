@@ -9,7 +9,6 @@ import itertools
 import multiprocessing
 import os
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -21,16 +20,14 @@ import pytest
 from conftest import Tune, interrupted, make_splits, store_bytes
 
 from packer import ScanError, pack, seal_parts
-from packer.errors import DecodeError, RemoteError, SourceError, UnreadableError
+from packer.errors import RemoteError, SourceError, UnreadableError
 from packer.inputs import remote as remote_inputs
 from packer.inputs.remote import list_objects
 from packer.operations.verify import verify
 from packer.sources import object_storage
 from packer.sources import remote as remotes
 from reader.format.samples import read_json_lines
-from reader.remote import objects
 from reader.tuning import Tuning
-from scripts import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 # Waited for at most; under load what is waited for takes seconds.
@@ -231,154 +228,6 @@ def test_a_bucket_that_is_emptied_or_refused_meanwhile_is_no_reject(
     assert not (tmp_path / "out/manifest.json").exists()
 
 
-class Direct:
-    """Objects that are read without fsspec: of names with an x there are none."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def read_once(self, name: str, most_bytes: int) -> memoryview:
-        self.asked.append(name)
-        if "x" in name:
-            raise OSError("no answer")
-        return memoryview(b"direct " + name.encode())
-
-
-def test_what_is_not_read_directly_is_read_by_fsspec(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
-    direct = Direct()
-    monkeypatch.setattr(remotes, "direct_objects", lambda url: direct)
-    tune(source_requests=1)
-    monkeypatch.setattr(remotes.RemoteSource, "fetch", lambda source: b"fsspec " + source.path.encode())
-    fetcher = remotes.ObjectPrefetch("memory://any")
-    paths = ["a/b.jpg", "x1.jpg", "a b.jpg", "a//b.jpg", "../b.jpg", "a%20b.jpg", "x2.jpg", "c.jpg", "x3.jpg", "d.jpg"]
-    fetcher.expect(enumerate(paths))
-    found = [fetcher.source(n, path).read()[0].decode().split()[0] for n, path in enumerate(paths)]
-    assert found == ["direct", *["fsspec"] * 6, "direct", "fsspec", "fsspec"]
-    # three times in vain, and no more
-    assert direct.asked == ["a/b.jpg", "x1.jpg", "x2.jpg", "c.jpg", "x3.jpg"]
-
-
-def test_objects_are_read_directly_where_both_libraries_have_the_same_settings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
-    _set_aws(monkeypatch, "http://127.0.0.1:9")
-    monkeypatch.delitem(sys.modules, "obstore", raising=False)
-    monkeypatch.setattr(objects, "Objects", lambda url: url)
-    assert object_storage.direct_objects("s3://pictures/set") == "s3://pictures/set"
-    for url in (
-        "memory://set",
-        "gs://pictures/set",
-        "s3://pictures/a%20b",
-        "s3://pictures/a b",
-        "s3://user:word@pictures",
-    ):
-        assert object_storage.direct_objects(url) is None
-    config = tmp_path / "config"
-    config.write_text("[default]\nendpoint_url = https://elsewhere\n")
-    for name, value in (("AWS_PROFILE", "other"), ("AWS_SECRET_ACCESS_KEY", ""), ("AWS_CONFIG_FILE", str(config))):
-        with monkeypatch.context() as changed:
-            changed.setenv(name, value)
-            assert object_storage.direct_objects("s3://pictures/set") is None
-    with monkeypatch.context() as changed:
-        changed.setitem(fsspec.config.conf, "s3", {"endpoint_url": "https://elsewhere"})
-        assert object_storage.direct_objects("s3://pictures/set") is None
-    # of a process that forked
-    monkeypatch.setitem(sys.modules, "obstore", sys)
-    assert object_storage.direct_objects("s3://pictures/set") is None
-
-
-def test_objects_in_s3_are_read_directly(
-    images: Path, tmp_path: Path, s3: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
-    url = _upload(images, f"{s3}/set")
-    monkeypatch.delitem(sys.modules, "obstore", raising=False)
-    fetched = remotes.ObjectPrefetch(url)
-    assert fetched._direct is not None
-    paths = sorted(path.relative_to(images).as_posix() for path in images.rglob("*.jpg"))[:6]
-    fetched.expect(enumerate([*paths, "gone.jpg"]))
-    for number, path in enumerate(paths):
-        assert fetched.source(number, path).read()[0] == (images / path).read_bytes()
-    with pytest.raises(DecodeError, match="there is no such file"):
-        fetched.source(len(paths), "gone.jpg").read()
-    # all but the last
-    assert fetched._direct_tries == remotes._TRIES - 1
-
-
-def test_a_listing_by_obstore_is_that_of_s3fs(images: Path, s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Versions included: a resume compares them, whoever listed before."""
-    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
-    url = _upload(images, f"{s3}/set")
-    found = object_storage.direct_listing(url)
-    assert found is not None
-    assert sorted(found) == sorted(path.relative_to(images).as_posix() for path in images.rglob("*.jpg"))
-    monkeypatch.setattr(remote_inputs, "direct_listing", lambda url: None)
-    assert remote_inputs.list_objects(url) == found
-    # left to s3fs: nothing, an object that is not a folder, one that may stand for a folder, and a name that it writes otherwise
-    assert object_storage.direct_listing(f"{s3}/nothing") is None
-    assert object_storage.direct_listing(f"{url}/{min(found)}") is None
-    for name, content in (("empty", b""), ("a b.jpg", b"x")):
-        fsspec.filesystem("s3").pipe_file(f"{url}/{name}", content)
-        assert object_storage.direct_listing(url) is None
-        fsspec.filesystem("s3").rm_file(f"{url}/{name}")
-    assert object_storage.direct_listing(url) == found
-    # obstore leaves the slash out, so that two objects have one name
-    fsspec.filesystem("s3").pipe_file(f"{url}/{min(found)}/", b"x")
-    assert object_storage.direct_listing(url) is None
-
-
-def test_a_listing_by_obstore_runs_nothing_of_the_current_folder(
-    images: Path, s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
-    url = _upload(images, f"{s3}/set")
-    (tmp_path / "json.py").write_text("open('was_run', 'w')")
-    monkeypatch.setattr(sys, "path", [str(ROOT), *filter(None, sys.path)])
-    monkeypatch.chdir(tmp_path)
-    assert object_storage.direct_listing(url) is not None
-    assert not (tmp_path / "was_run").exists()
-    monkeypatch.setattr(sys, "executable", "")
-    assert object_storage.direct_listing(url) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("AWS_PROFILE", "other"),
-        ("AWS_DEFAULT_PROFILE", "other"),
-        ("AWS_ENDPOINT", "http://127.0.0.1:9"),
-        ("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true"),
-        ("AWS_CONFIG_FILE", "[default]\nendpoint_url = http://127.0.0.1:9"),
-        ("AWS_SHARED_CREDENTIALS_FILE", "[default]\nendpoint_url = http://127.0.0.1:9"),
-    ],
-)
-def test_settings_that_one_library_alone_takes_are_left_to_s3fs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
-) -> None:
-    """Else objects would be listed, and read, at another address than the one that s3fs asks."""
-    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
-    _set_aws(monkeypatch, "http://127.0.0.1:9")
-    assert object_storage._is_direct("s3://pictures/set")
-    if name.endswith("_FILE"):
-        (tmp_path / "settings").write_text(value)
-        value = str(tmp_path / "settings")
-    monkeypatch.setenv(name, value)
-    assert not object_storage._is_direct("s3://pictures/set")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked, and print what they import")
-def test_a_pack_of_objects_imports_no_fsspec(images: Path, tmp_path: Path, s3: str) -> None:
-    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
-    variables, modules = environment(ROOT) | {"HOME": str(tmp_path)}, {}
-    for out, source in (("out", _upload(images, f"{s3}/set")), ("local", str(images))):
-        words = [sys.executable, "-X", "importtime", "-m", "packer", source, out, "--size", "32", "--workers", "2"]
-        done = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, check=True)
-        modules[out] = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert [{"fsspec", "obstore"} & modules[out] for out in ("out", "local")] == [{"obstore"}, set()]
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "local")
-
-
 def test_requests_are_in_flight_while_others_wait_and_never_too_many(
     tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -439,8 +288,11 @@ def _nobody_answers(monkeypatch: pytest.MonkeyPatch, address: str) -> str:
 BAD_URLS: list[tuple[Url, str]] = [
     (lambda m, a: "s3://nowhere/set", "s3://nowhere/set cannot be listed: The specified bucket does not exist."),
     (lambda m, a: "s3://pictures/none", "s3://pictures/none holds no image (0 files seen)."),
-    (_no_credentials, "s3://pictures/set cannot be listed: there are no credentials. Set AWS_ACCESS_KEY_ID and"),
-    (_nobody_answers, "s3://pictures/set cannot be listed: no server answers at 127.0.0.1:9"),
+    (
+        _no_credentials,
+        "s3://pictures/set cannot be listed: there are no credentials (Unable to locate credentials). Set",
+    ),
+    (_nobody_answers, "s3://pictures/set cannot be listed: Could not connect to the endpoint URL"),
 ]
 
 
@@ -466,7 +318,7 @@ def test_what_is_wrong_with_s3_is_one_sentence(
 @pytest.mark.parametrize(
     ("url", "sentence"),
     [
-        ("ftp://nowhere.invalid/b", "ftp://nowhere.invalid/b cannot be opened: the server has no address in DNS."),
+        ("ftp://nowhere.invalid/b", "ftp://nowhere.invalid/b cannot be opened: "),
         ("nothing://a/b", "nothing://a/b cannot be opened: Protocol not known: nothing. Expected for example s3://"),
         ("memory://one/a.jpg", "memory://one/a.jpg is one object. Expected a folder of images"),
         ("memory://none", "memory://none holds no image (0 files seen)."),
@@ -484,7 +336,7 @@ def test_a_web_server_that_does_not_answer_is_no_empty_folder() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, and nobody listens
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/photos"
-        with pytest.raises(UnreadableError, match=r"photos cannot be listed: no server answers at 127"):
+        with pytest.raises(UnreadableError, match=r"photos cannot be listed: .*127"):
             list_objects(url)
 
 
@@ -503,7 +355,6 @@ def test_a_key_with_a_folder_that_has_no_name_is_named(monkeypatch: pytest.Monke
         def find(self, root: str, detail: bool) -> dict[str, dict[str, Any]]:
             return {name: {"type": "file", "size": 9} for name in ("b/img/a/1.jpg", "b/img//a/1.jpg")}
 
-    monkeypatch.setattr(remote_inputs, "direct_listing", lambda url: None)
     monkeypatch.setattr(remote_inputs, "open_url", lambda url: (Files(), "b/img"))
     with pytest.raises(RemoteError, match=r"s3://b/img has the object '/a/1\.jpg', with a folder that has no name"):
         list_objects("s3://b/img")

@@ -353,28 +353,6 @@ def test_push_and_pull_copy_every_split(packed: Path, tmp_path: Path, capsys: py
     assert run(["pull", url, str(tmp_path / "back/train")]) == 2
 
 
-def test_no_pull_takes_some_splits_for_all(
-    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from packer.operations.transfer import splits as push_splits
-
-    url, pushed = f"file://{tmp_path}/remote", push_splits.push_store
-
-    def stop_at_the_second(out: Path, target: str, **options: Any) -> Any:
-        if target.endswith("Validation"):
-            raise KeyboardInterrupt
-        return pushed(out, target, **options)
-
-    monkeypatch.setattr(push_splits, "push_store", stop_at_the_second)
-    assert run(["push", str(packed), url]) == 130
-    assert run(["pull", url, str(tmp_path / "back")]) == 1
-    assert f"{url}/Validation holds no complete store: push the splits again, then pull." in capsys.readouterr().err
-    assert not (tmp_path / "back").exists()
-    monkeypatch.undo()
-    assert run(["push", str(packed), url]) == run(["pull", url, str(tmp_path / "back")]) == 0
-    assert store_bytes(tmp_path / "back") == store_bytes(packed)
-
-
 def test_another_store_at_one_split_keeps_all_from_being_pushed(packed: Path, tmp_path: Path) -> None:
     assert run(["push", str(packed / "train"), f"file://{tmp_path}/remote/Validation"]) == 0
     assert run(["push", str(packed), f"file://{tmp_path}/remote"]) == 2

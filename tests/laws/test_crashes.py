@@ -26,7 +26,7 @@ from tests.crash.power_test import disks, record, survive
 needs_shim = pytest.mark.skipif(
     sys.platform != "linux" or shutil.which("cc") is None, reason="the shim needs LD_PRELOAD and a C compiler"
 )
-QUICK = ("fresh", "update", "push", "repush", "pull", "seal", "merge", "subset")
+QUICK = ("fresh", "update", "pull", "seal", "merge", "subset")
 # and those of whose syncs there are others
 ORDERED = (*QUICK, "resume", "labelled", "resplit")
 # Of a kill the first are tried, of a power cut the others, with the two that make a store.
@@ -80,7 +80,7 @@ def test_what_a_step_rests_on_is_synced_before(folder: Path, kind: str) -> None:
     found = recorded(folder, kind)
     lines = check_order(found.calls, found.run.disk)
     # what copies rows has no journal; of parts it was written before
-    has_journal = kind not in ("merge", "remerge", "subset", "push", "repush", "pull", "seal")
+    has_journal = kind not in ("merge", "remerge", "subset", "pull", "seal")
     assert lines >= 2 if has_journal else lines == 0
 
 

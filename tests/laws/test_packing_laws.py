@@ -16,9 +16,7 @@ from stored_rows import rows_of
 from packer import OptionsError, Progress, pack, pull, push, seal_parts
 
 # kind -> the sentence by which it refuses part
-NO_PARTS = dict.fromkeys(
-    ["boxes", "masks", "labels-own-sizes"], "boxes and masks do not go together with part yet"
-)
+NO_PARTS = dict.fromkeys(["boxes", "masks", "labels-own-sizes"], "boxes and masks do not go together with part yet")
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -117,16 +115,6 @@ def test_parts_in_any_order_and_interrupted_are_sealed_to_the_same_bytes(
     pack(inputs.images, out, workers=1, part="1/3", **inputs.options)
     seal_parts(out)
     assert store_bytes(out) == store_bytes(store_of(kind))
-
-
-@every_kind
-def test_packed_to_a_url_and_pulled_it_is_the_same_bytes(
-    kind: str, inputs_of: MakeInputs, store_of: MakeStore, tmp_path: Path
-) -> None:
-    inputs, url = inputs_of(kind), f"file://{tmp_path}/url"
-    pack(inputs.images, url, workers=1, **inputs.options)
-    pull(url, tmp_path / "pulled")
-    assert store_bytes(tmp_path / "pulled") == store_bytes(store_of(kind))
 
 
 @every_kind

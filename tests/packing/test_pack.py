@@ -26,7 +26,7 @@ from PIL import Image
 from packer import DiskFullError, OptionsError, PackError, PackOptions, ScanError, pack, pack_dataset
 from packer.clock import StageClock
 from packer.operations.copying.merge import merge
-from packer.operations.transfer.splits import pull
+from packer.operations.transfer import pull
 from packer.operations.verify import verify
 from packer.packing import build
 from packer.report import Progress

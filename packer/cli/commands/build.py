@@ -138,7 +138,7 @@ def build(
       pack train.csv out/ --fit none --max-size 512 --root photos/ --path-column id --extension .jpg --target-column label
       pack shard-*.tar out/ --fit none --max-size 512
       pack images/ out/ --fit none --max-size 512 --resume
-      pack images/ s3://bucket/out --size 224 --resume
+      pack s3://bucket/images out/ --size 224
       pack images/ out/ --fit none --max-size 512 --part 2/8 --resume
       pack images/ out/ --fit none --max-size 512 --engine ray --address head-node:6379
       pack photos/ out/ --size 320 --fit pad --boxes instances.json

@@ -8,7 +8,7 @@ import click
 
 from packer.cli import messages
 from packer.cli.help import command
-from packer.cli.options import CACHE, StorePath
+from packer.cli.options import StorePath
 from packer.cli.output import say, say_json
 from packer.cli.progress import ProgressBar
 
@@ -17,32 +17,27 @@ from packer.cli.progress import ProgressBar
 @click.argument("out", type=StorePath())
 @click.option("--brief", is_flag=True, help="Read the manifest alone, not the targets and samples.jsonl.")
 @click.option("--json", "as_json", is_flag=True, help="Print all of it, but for the table of blocks, as JSON.")
-@CACHE
-def info(out: str, brief: bool, as_json: bool, cache: str | None) -> int:
+def info(out: str, brief: bool, as_json: bool) -> int:
     """Show what the store OUT holds, how it was made, and what its sources were. Reads no pixels.
 
-    OUT may also be a folder of splits, or the URL of a store. Of a pack that has not finished, out.packing, it says how far that
+    OUT may also be a folder of splits. Of a pack that has not finished, out.packing, it says how far that
     is and which line continues it, with exit code 1.
 
     \b
     Examples:
       pack info out/
       pack info out/ --json | jq .rows
-      pack info s3://bucket/out
       pack info out.packing/
     """
-    from packer.operations.remote_stores import local_store
-
-    with local_store(out, cache) as store:
-        return _brief(out, store.path, as_json) if brief else _described(out, store.path, as_json)
+    return _brief(out, as_json) if brief else _described(out, as_json)
 
 
-def _described(out: str, path: str, as_json: bool) -> int:
-    """Print what is known of the store OUT, which is the folder at path."""
+def _described(out: str, as_json: bool) -> int:
+    """Print what is known of the store OUT."""
     from packer.operations.info import describe
 
     with ProgressBar(hidden=as_json, unit=" rows") as bar:
-        found = describe(path, progress=bar.update)
+        found = describe(out, progress=bar.update)
     if as_json:
         say_json(found.to_json())
         return 0
@@ -56,12 +51,12 @@ def _described(out: str, path: str, as_json: bool) -> int:
     return 0
 
 
-def _brief(out: str, path: str, as_json: bool) -> int:
+def _brief(out: str, as_json: bool) -> int:
     """Print the manifest of a store, or of each split."""
     from packer.inputs.splits import stores_of
     from packer.store.state import check_finished
 
-    heads = {split: check_finished(store) for split, store in stores_of(path).items()}
+    heads = {split: check_finished(store) for split, store in stores_of(out).items()}
     if as_json:
         found = {split: head.to_json() | {"digest": head.digest} for split, head in heads.items()}
         say_json(found.get("") or {"splits": found})

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from packer.cli.help import command
-from packer.cli.options import CACHE, StorePath, parse_rows
+from packer.cli.options import StorePath, parse_rows
 from packer.cli.output import say
 from packer.errors import OptionsError
 from packer.option_names import Option
 from packer.options import TILES, TILES_A_LINE
 from reader.format.filesystem import absolute_path, error_path, plain_path
-from reader.format.urls import is_url
 
 
 @command(short_help="A contact sheet, or single rows, as PNG.")
@@ -34,11 +32,8 @@ from reader.format.urls import is_url
 )
 @click.option("--single", is_flag=True, help="Write one row as it is stored, without caption or scaling.")
 @click.option("-o", "--output", type=StorePath(), help="The PNG to write.  [default: OUT-sheet.png beside OUT]")
-@CACHE
-def show(out: str, rows: str | None, output: str | None, cache: str | None, **options: Any) -> int:
+def show(out: str, rows: str | None, output: str | None, **options: Any) -> int:
     """Draw rows of the store OUT into a PNG; of a folder of splits, into one PNG for each: FILE-train.png and so on.
-
-    Of a store at a URL, only the blocks of these rows are fetched; it needs -o.
 
     \b
     Examples:
@@ -48,22 +43,18 @@ def show(out: str, rows: str | None, output: str | None, cache: str | None, **op
       pack show out/ --rows 7 --single -o seven.png
     """
     from packer.inputs.splits import check_one_store, stores_of
-    from packer.operations.remote_stores import local_store
 
     if options["per_class"] and (rows or options["single"]):
         raise OptionsError("--per-class chooses the rows itself: leave --rows and --single out.")
-    if output is None and is_url(out):
-        raise OptionsError(f"{out} is a URL, beside which no picture is written. Name one: -o sheet.png")
-    with local_store(out, cache) as source:
-        if rows is not None:
-            check_one_store(source.path, Option("rows"))
-        chosen = None if rows is None else parse_rows(rows)
-        if options["single"] and (chosen is None or len(chosen) != 1):
-            raise OptionsError("--single shows one row: give it with --rows, for example --rows 7.")
-        for split, store in stores_of(source.path).items():
-            path = _sheet_path(out, split, output)
-            _draw(path, store, chosen, fetch=source.fetch, **options)
-            say(path)
+    if rows is not None:
+        check_one_store(out, Option("rows"))
+    chosen = None if rows is None else parse_rows(rows)
+    if options["single"] and (chosen is None or len(chosen) != 1):
+        raise OptionsError("--single shows one row: give it with --rows, for example --rows 7.")
+    for split, store in stores_of(out).items():
+        path = _sheet_path(out, split, output)
+        _draw(path, store, chosen, **options)
+        say(path)
     return 0
 
 
@@ -76,18 +67,17 @@ def _draw(
     columns: int,
     per_class: int | None,
     single: bool,
-    fetch: Callable[[Iterable[int]], None],
 ) -> None:
     """Draw the picture of one store."""
     from packer.operations.show import class_sheet, contact_sheet, png, row_image
 
     try:
         if single and rows:
-            image = row_image(store, rows[0], fetch=fetch)
+            image = row_image(store, rows[0])
         elif per_class:
-            image = class_sheet(store, per_class, fetch=fetch)
+            image = class_sheet(store, per_class)
         else:
-            image = contact_sheet(store, rows=rows, count=count, columns=columns, fetch=fetch)
+            image = contact_sheet(store, rows=rows, count=count, columns=columns)
     except IndexError as e:
         raise OptionsError(f"--rows: {e}") from None
     with error_path(path):

@@ -8,7 +8,7 @@ import click
 
 from packer.cli import messages
 from packer.cli.help import command
-from packer.cli.options import CACHE, COMPRESS, COPY, CompressingCommand, StorePath, checked_spans, read_rows, row_spans
+from packer.cli.options import COMPRESS, COPY, CompressingCommand, StorePath, checked_spans, read_rows, row_spans
 from packer.cli.output import print_copied_rows
 from packer.cli.progress import ProgressBar
 from packer.errors import OptionsError
@@ -40,7 +40,6 @@ from packer.errors import OptionsError
     is_flag=True,
     help="Keep the rows of OUT raw. Without this and --compress they are as in STORE.",
 )
-@CACHE
 @COPY
 def subset(
     store: str,
@@ -48,7 +47,6 @@ def subset(
     as_json: bool,
     quiet: bool,
     names: tuple[str, ...],
-    cache: str | None,
     unpacks: bool,
     **options: Any,
 ) -> int:
@@ -56,7 +54,7 @@ def subset(
 
     If STORE is a folder of splits, rows of each split are copied into OUT/<split>. With --class or --classes, OUT has these
     classes only, numbered in this order; otherwise it has the classes of STORE. Rows keep their order. With --overwrite, OUT
-    may be STORE itself. Of a STORE at a URL, only the blocks of these rows are fetched.
+    may be STORE itself.
 
     \b
     Examples:
@@ -66,10 +64,8 @@ def subset(
       pack subset imagenet/ imagenet-100/ --classes hundred.txt
       seq 0 2 1998 | pack subset out/ even/ --rows -
       pack subset raw/ small/ --compress
-      pack subset s3://bucket/out some/ --rows 0-999
     """
     from packer.operations.copying.subset import subset as run
-    from packer.operations.remote_stores import local_store
 
     if names and options["classes"]:
         raise OptionsError("--class and --classes both say which classes: give one of them.")
@@ -77,10 +73,9 @@ def subset(
     if options["compress"] and unpacks:
         raise OptionsError("--compress and --no-compress contradict each other: give one of them.")
     options["compress"] = False if unpacks else options["compress"]
-    with local_store(store, cache) as source:
-        if (rows := options["rows"]) is not None:
-            options["rows"] = read_rows() if rows == "-" else checked_spans(row_spans(rows), source.path)
-        with ProgressBar(hidden=quiet or as_json, unit=" rows") as bar:
-            report = run(source.path, out, **options, progress=bar.update, fetch=source.fetch)
+    if (rows := options["rows"]) is not None:
+        options["rows"] = read_rows() if rows == "-" else checked_spans(row_spans(rows), store)
+    with ProgressBar(hidden=quiet or as_json, unit=" rows") as bar:
+        report = run(store, out, **options, progress=bar.update)
     print_copied_rows(report, messages.rows_copied(report), as_json=as_json, quiet=quiet)
     return 0

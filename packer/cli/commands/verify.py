@@ -13,7 +13,6 @@ from packer.cli.output import EXIT_FAILED, say, say_json
 from packer.cli.progress import ProgressBar
 from packer.errors import OptionsError
 from packer.progress import listening
-from reader.format.urls import is_url
 
 
 @command(short_help="Read every byte of a store and compare.")
@@ -30,38 +29,26 @@ from reader.format.urls import is_url
 def verify(out: str, redecode: int, images: str | None, as_json: bool, quiet: bool) -> int:
     """Check the store OUT: its structure, all digests, then every block's checksum. Changes nothing.
 
-    OUT may also be a folder of splits; --images is then the folder that they were packed from. A store at a URL is read once and
-    not kept; --redecode then needs a copy: pack pull.
+    OUT may also be a folder of splits; --images is then the folder that they were packed from.
 
     \b
     Examples:
       pack verify out/
       pack verify out/ --images images/
       pack verify out/ --redecode 100 --images images/
-      pack verify s3://bucket/out
     """
-    from packer.operations.remote_stores import local_store
     from packer.operations.verify import verify as run
 
     if redecode and images is None:
         raise OptionsError("--redecode needs --images, the folder that was packed.")
-    if redecode and is_url(out):
-        raise OptionsError("--redecode compares rows of a store on a disk: copy it first, pack pull URL OUT.")
-    with (
-        local_store(out, None) as store,
-        ProgressBar(hidden=quiet or as_json, unit=" rows") as bar,
-        listening(bar.update),
-    ):
-        report = run(
-            store.path, redecode=redecode, images=images, progress=bar.bytes_done, open_pixels=store.open_pixels
-        )
+    with ProgressBar(hidden=quiet or as_json, unit=" rows") as bar, listening(bar.update):
+        report = run(out, redecode=redecode, images=images, progress=bar.bytes_done)
     if as_json:
         say_json(dataclasses.asdict(report))
     for problem in report.problems:
         say(f"pack: {out}: {problem}", err=True)
     if report.problems:
-        again = "Remove the damaged objects, and push it again" if is_url(out) else "Copy it again"
-        say(f"pack: {out} is damaged. {again}, or pack again with --overwrite.", err=True)
+        say(f"pack: {out} is damaged. Copy it again, or pack again with --overwrite.", err=True)
         return EXIT_FAILED
     if report.sources is not None and (lines := messages.source_differences(out, images, report.sources)):
         say("\n".join(lines), err=True)

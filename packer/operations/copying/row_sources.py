@@ -28,9 +28,7 @@ from reader.format.head import FORMAT_VERSION
 from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_manifest
 from reader.format.row_values import RowValues
 from reader.format.samples import Sample
-from reader.format.shown import redacted
 from reader.format.tensors import TEXT_SPEC, TEXTS_FILE, TensorSpec
-from reader.format.urls import is_url
 from reader.tuning import tuning
 
 _REMEDY = "Copy the store again, or pack again."
@@ -55,11 +53,6 @@ def open_for_copy(store: str | os.PathLike[str]) -> tuple[Path, Manifest]:
     Raises:
         PackError: it is none, or a newer pixpack's.
     """
-    if is_url(store):
-        raise PackError(
-            f"{redacted(str(store))} is a URL, expected the folder of a store."
-            f" Copy it here first: pack pull {redacted(str(store))} FOLDER"
-        )
     try:
         path, manifest = Path(store), check_finished(store)
     except StoreError as e:

@@ -44,7 +44,6 @@ def subset(
     compress: bool | str | None = None,
     overwrite: bool = False,
     progress: Callable[[Progress], None] | None = None,
-    fetch: Callable[[Iterable[int]], None] = lambda rows: None,
 ) -> PackReport:
     """Copy some rows of a store into the store OUT, without decoding. The same as the command `pack subset STORE OUT`.
 
@@ -63,7 +62,6 @@ def subset(
         compress: keep the rows of OUT compressed, or as "jpeg:95", or raw; None: as in the store.
         overwrite: replace a store OUT, which may be the store itself.
         progress: called a few times a second from the calling thread.
-        fetch: called with the rows of one store that are chosen, before their pixels are read.
 
     Raises:
         OptionsError: nothing is chosen, or what is not there.
@@ -92,9 +90,6 @@ def subset(
         split: _plan(path, rows, classes, per_class, fraction, seed, compress)
         for split, path in stores_of(store).items()
     }
-    for plan in plans.values():
-        for selection in plan.selections:
-            fetch(selection.rows)
     return copy_plans(plans, target, overwrite=overwrite)
 
 

@@ -1,0 +1,272 @@
+"""`pack push` and `pack pull`: the files of a store to a URL and back, as they are, the manifest last.
+
+A URL holds a store exactly when its manifest is there. The stores of splits change together: the manifests of those that a push
+replaces go first, and come when all other files of all splits are there, so that no two splits at a URL have other classes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packer.checksums import sha256_file
+from packer.errors import OptionsError, PackError
+from packer.inputs.splits import is_split, stores_of
+from packer.options import OutputOptions
+from packer.sources.object_storage import open_url, reason
+from packer.store.destination import Folder
+from packer.store.disk_space import check_room
+from packer.store.failures import as_pack_error
+from packer.store.files import sync_folder, write_at, write_atomically
+from packer.store.journal import Header
+from packer.store.out_folder import check_destination, resolved_out
+from packer.store.state import PULL, check_finished, unfinished_message
+from reader.format.blocks import Block, parse_content
+from reader.format.check import check_store
+from reader.format.filesystem import error_path
+from reader.format.manifest import MANIFEST, PIXELS, FileEntry, Manifest
+from reader.format.shown import redacted
+from reader.format.urls import is_url
+
+# Enough to fill a link while one answer is on its way; each holds a block, 8 MB.
+_REQUESTS = 8
+# Of files without blocks.
+_PIECE_BYTES = 8 << 20
+_AGAIN = "give the same command again"
+
+OnBytes = Callable[[int, int], None]
+
+
+@dataclass
+class CopyReport:
+    """What a push or pull did.
+
+    Attributes:
+        url: of the store, or of the folder of the stores of splits.
+        out: the same on this machine.
+        store_bytes: of all files but the manifests.
+        copied_bytes: that this run copied.
+        kept_bytes: that were there already.
+        seconds: from the call to its return.
+    """
+
+    url: str
+    out: str
+    store_bytes: int = 0
+    copied_bytes: int = 0
+    kept_bytes: int = 0
+    seconds: float = 0.0
+
+
+def push(
+    out: str | os.PathLike[str], url: str, *, overwrite: bool = False, progress: OnBytes | None = None
+) -> CopyReport:
+    """Copy the store OUT, or the stores of the splits that it holds, to a URL; each file is checked before it is sent.
+
+    Args:
+        out: the folder of a store, or of the stores of splits.
+        url: s3://bucket/out, gs://, az:// or file://.
+        overwrite: replace other stores at url, which are gone as soon as this begins.
+        progress: called with the bytes that are done, and those of all.
+
+    Raises:
+        OptionsError: url is no URL, or holds another store.
+        StoreError: out is not a finished store.
+        PackError: a file of it is damaged, or the storage fails.
+    """
+    copy = _Copy(url, os.fspath(out), progress)
+    stores = {copy.folder(split): store for split, store in stores_of(out).items()}
+    manifests = {folder: check_finished(store) for folder, store in stores.items()}
+    own = {name.split("/")[0] for manifest in manifests.values() for name in (MANIFEST, *manifest.files)}
+    own = own if copy.folder("") in stores else {store.name for store in stores.values()}
+    if foreign := [name for name in copy.names() if name not in own]:
+        raise OptionsError(f"{copy.report.url} also holds {foreign[0]}. Choose another URL.")
+    there = {folder: copy.manifest_at(folder) for folder in stores}
+    new = [folder for folder, store in stores.items() if there[folder] != (store / MANIFEST).read_bytes()]
+    if any(there[folder] for folder in new) and not overwrite:
+        raise OptionsError(
+            f"{copy.report.url} holds another store. Replace it with --overwrite, or choose another URL."
+        )
+    copy.report.store_bytes = sum(map(_size, manifests.values()))
+    copy.count(sum(_size(manifests[folder]) for folder in stores if folder not in new), is_copied=False)
+    for folder in new:
+        if there[folder]:
+            copy.ask(copy.files.rm_file, f"{folder}/{MANIFEST}")
+    for folder in new:
+        for name, entry in manifests[folder].files.items():
+            copy.send(stores[folder] / name, f"{folder}/{name}", entry)
+    for folder in new:
+        copy.ask(copy.files.pipe_file, f"{folder}/{MANIFEST}", (stores[folder] / MANIFEST).read_bytes())
+    return copy.report
+
+
+def pull(url: str, out: str | os.PathLike[str], *, progress: OnBytes | None = None) -> CopyReport:
+    """Copy the store at a URL, or the stores of the splits that it holds, to OUT; every byte is compared with its checksum.
+
+    The same call continues an interrupted one, of the pixels block by block.
+
+    Args:
+        url: where `push` sent the store.
+        out: a folder that does not exist yet, is empty, or holds an unfinished pull of this store.
+        progress: called with the bytes that are done, and those of all.
+
+    Raises:
+        OptionsError: url is no URL, or out holds something else.
+        PackError: url holds no store, the storage fails, bytes are not those of the manifest; or DiskFullError.
+        StoreError: a manifest there is damaged.
+    """
+    copy = _Copy(url, os.fspath(out), progress)
+    names = copy.names()
+    splits = [""] if MANIFEST in names else [*filter(is_split, names)] or [""]
+    contents = {split: copy.manifest_at(copy.folder(split)) for split in splits}
+    if lacking := [copy.folder(split) for split, content in contents.items() if not content]:
+        raise PackError(f"{lacking[0]} holds no complete store: there is no {MANIFEST}. Push it again, then pull.")
+    parsed = {split: parse_content(content, Path(copy.folder(split), MANIFEST)) for split, content in contents.items()}
+    copy.report.store_bytes = sum(_size(manifest) for manifest, _ in parsed.values())
+    root = resolved_out(out)
+    check_destination([], root)
+    to = Folder(root)
+    to.recover()
+    if to.state.finished and not to.state.is_in_progress:
+        if any(not _holds(root / split / MANIFEST, content) for split, content in contents.items()):
+            raise OptionsError(f"{root} holds another store than {copy.report.url}. Choose another OUT, or remove it.")
+        copy.count(copy.report.store_bytes, is_copied=False)
+        return copy.report
+    digests = {split: manifest.digest for split, (manifest, _) in parsed.items()}
+    header = Header(images=(copy.report.url,), options=digests, command=PULL)
+    if to.state.is_in_progress and to.state.header != header:
+        raise OptionsError(f"Choose another OUT: {unfinished_message(to.stage)}")
+    to.check(OutputOptions(resume=True), [*contents])
+    sizes = {f"{split}/{name}": e.size_bytes for split, (m, _) in parsed.items() for name, e in m.files.items()}
+    try:
+        with to.held():
+            check_room(to.stage, sizes, _AGAIN)
+            log = to.store("").log()
+            log.begin(header)
+            log.close()
+            for split, (manifest, blocks) in parsed.items():
+                copy.bring_store(copy.folder(split), to.folder(split), manifest, blocks)
+                write_atomically(to.folder(split) / MANIFEST, contents[split])
+                check_store(to.folder(split))
+            to.publish()
+    except OSError as e:
+        raise as_pack_error(e, to.stage, sizes, _AGAIN) from None
+    return copy.report
+
+
+class _Copy:
+    """A copy in progress, counted."""
+
+    def __init__(self, url: str, out: str, progress: OnBytes | None) -> None:
+        if not is_url(url):
+            raise OptionsError(f"{url} is a path, expected a URL such as s3://bucket/out.")
+        self.report, self._progress, self._started = CopyReport(redacted(url), out), progress, time.monotonic()
+        self.files, self._root = open_url(url)
+
+    def folder(self, split: str) -> str:
+        """Name the folder of a split's store at the URL; "": of all."""
+        return f"{self._root}/{split}".rstrip("/")
+
+    def ask(self, request: Callable[..., Any], *arguments: object, **named: object) -> Any:
+        """Make a request; returns None where what it names is not there."""
+        try:
+            return request(*arguments, **named)
+        except FileNotFoundError:
+            return None
+        except Exception as e:  # each file system has errors of its own
+            raise PackError(f"{self.report.url} cannot be reached: {reason(e)}. {_AGAIN.capitalize()}.") from None
+
+    def names(self) -> list[str]:
+        """List what is in the folder at the URL."""
+        self.files.invalidate_cache()
+        found = self.ask(self.files.ls, self._root, detail=False) or []
+        return sorted(filter(None, (path.removeprefix(self._root).strip("/") for path in found)))
+
+    def manifest_at(self, folder: str) -> bytes:
+        """Return the manifest of the store in a folder at the URL; b"": there is none."""
+        return self.ask(self.files.cat_file, f"{folder}/{MANIFEST}") or b""
+
+    def send(self, path: Path, to: str, entry: FileEntry) -> None:
+        """Send a file, once its checksum is that of the manifest."""
+        if _digest(path, entry) != entry.digest:
+            raise PackError(f"{path} is damaged. See what is: pack verify {self.report.out}")
+        self.ask(self.files.put_file, os.fspath(path), to)
+        self.count(entry.size_bytes, is_copied=True)
+
+    def bring_store(self, folder: str, store: Path, manifest: Manifest, blocks: list[Block]) -> None:
+        """Have the files of a store here, durably; what an interrupted pull left of them stays, of the pixels by blocks."""
+        for name, entry in manifest.files.items():
+            path = store / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+            if name == PIXELS:
+                ends = [*itertools.accumulate((block.size_bytes for block in blocks), initial=0)]
+                self._bring(f"{folder}/{name}", path, entry, ends, [block.crc32 for block in blocks])
+            elif _digest(path, entry) == entry.digest:
+                self.count(entry.size_bytes, is_copied=False)
+            else:
+                ends = [*range(0, entry.size_bytes, _PIECE_BYTES), entry.size_bytes]
+                self._bring(f"{folder}/{name}", path, entry, ends, [])
+                if _digest(path, entry) != entry.digest:
+                    raise self._damaged(name)
+        for parent in {(store / name).parent for name in manifest.files}:
+            sync_folder(parent)
+
+    def _bring(self, name: str, path: Path, entry: FileEntry, ends: list[int], crcs: list[int]) -> None:
+        """Have the pieces of a file between these ends here, several at a time; crcs: of each piece, where they are known."""
+        with error_path(path), open(path, "r+b", buffering=0) as file, ThreadPoolExecutor(_REQUESTS) as pool:
+            # behind the last block there are zeros
+            if path.stat().st_size > ends[-1]:
+                file.truncate(ends[-1])
+
+            def piece(start: int, stop: int, crc32: int | None) -> tuple[int, bool]:
+                if crc32 is not None and zlib.crc32(os.pread(file.fileno(), stop - start, start)) == crc32:
+                    return stop - start, False
+                data: bytes = self.ask(self.files.cat_file, name, start=start, end=stop) or b""
+                if len(data) != stop - start or crc32 not in (None, zlib.crc32(data)):
+                    raise self._damaged(name)
+                write_at(file.fileno(), memoryview(data), start)
+                return stop - start, True
+
+            for size_bytes, is_copied in pool.map(piece, ends, ends[1:], crcs or itertools.repeat(None)):
+                self.count(size_bytes, is_copied=is_copied)
+            file.truncate(entry.size_bytes)
+            os.fsync(file.fileno())
+
+    def _damaged(self, name: str) -> PackError:
+        return PackError(f"{self.report.url}: {name} is not what the manifest there says. Push the store again.")
+
+    def count(self, size_bytes: int, *, is_copied: bool) -> None:
+        """Add bytes that are now at the destination, copied or found there, and report them."""
+        report = self.report
+        report.copied_bytes += size_bytes * is_copied
+        report.kept_bytes += size_bytes * (not is_copied)
+        report.seconds = time.monotonic() - self._started
+        if self._progress is not None:
+            self._progress(report.copied_bytes + report.kept_bytes, report.store_bytes)
+
+
+def _size(manifest: Manifest) -> int:
+    return sum(entry.size_bytes for entry in manifest.files.values())
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    return path.is_file() and path.read_bytes() == content
+
+
+def _digest(path: Path, entry: FileEntry) -> str:
+    """Return the digest of a file, of the kind that the manifest has for it."""
+    if entry.digest.startswith("sha256:"):
+        return sha256_file(path)
+    crc32 = 0
+    with error_path(path), open(path, "rb") as file:
+        while data := file.read(_PIECE_BYTES):
+            crc32 = zlib.crc32(data, crc32)
+    return f"crc32:{crc32:08x}"
