@@ -1,4 +1,4 @@
-"""What must stay cheap to import, or work without a library, and the public doors. Who may import whom: pyproject.toml."""
+"""What must stay cheap to import, or work without a library. Who may import whom: pyproject.toml."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-import packer
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -70,19 +68,3 @@ def test_a_function_of_packer_is_the_function_whatever_was_imported_before(name:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.split() == [name, "True"]
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        *(f"from packer import {name}" for name in packer.__all__),
-        "from packer.cli import run, main",
-        "from reader import MemmapDataset, MemmapLoader",
-        "from reader.dataset import MemmapDataset",
-        "from reader.manifest import Manifest, StoreError, check_store, read_manifest",
-        "from reader.store import ImageBatch, RaggedBatch, open_store",
-        "from reader.transforms import ResizeCenterCrop, RandomResizedCrop",
-    ],
-)
-def test_public_doors_stay(statement: str) -> None:
-    exec(statement, {})

@@ -3,47 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from packer import PackOptions, pack, pack_dataset, update
+from packer import PackOptions, pack
 from packer.cli.commands.build import build
 from packer.options import RowOptions
 from packer.values import lasting_path
 from reader.format.urls import is_url
 
 DEFAULTS = {option.name: option.default for option in dataclasses.fields(PackOptions)}
-
-
-# arguments as they were before groups of options were the one place that names them
-SHAPE = "size fit crop_fraction resample channels"
-LABELS = "classes root path_column target_column text_column extension missing boxes masks"
-RUN = "workers on_error max_rejects timeout resume progress"
-ARGUMENTS = {
-    pack: f"images out {SHAPE} exact strict max_pixels requantize compress bit_depth max_size levels {LABELS} shuffle"
-    f" mask_values {RUN} overwrite part engine address",
-    update: f"images out {LABELS} {RUN} max_gone max_pixels engine address",
-    pack_dataset: f"dataset out {SHAPE} classes shuffle {RUN} overwrite",
-}
-
-
-@pytest.mark.parametrize("function", ARGUMENTS)
-def test_arguments_are_options_with_the_same_defaults(function: Any) -> None:
-    parameters = inspect.signature(function).parameters
-    assert parameters.keys() == {*ARGUMENTS[function].split()}
-    given = {name: p.default for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
-    # an update takes this from the store
-    of_update = {"max_pixels": None, "max_gone": None} if function is update else {}
-    assert given == {name: DEFAULTS[name] for name in given if name not in of_update} | of_update
-    assert len(parameters) - len(given) == 2
-
-
-def test_every_option_is_described() -> None:
-    described = "\n".join(group.__doc__ or "" for group in PackOptions.__mro__)
-    assert [name for name in DEFAULTS if f"\n        {name}: " not in described] == []
 
 
 def test_the_command_has_every_option() -> None:
