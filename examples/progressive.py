@@ -1,17 +1,15 @@
 #!/usr/bin/env python3
 """Train with images that grow over the epochs, and beside it at one size: accuracy and time of both, for several seeds.
 
-    pack images/ out/ --size 256 --levels 2
+    pack images/ out/ --size 256
     python examples/progressive.py out/ --size 224 --first 128 --epochs 16 --seeds 3
 
-In the first half of the epochs crops grow from --first to --size pixels in a straight line, and are read from the level that has
-their pixels. Batches have as many rows all the time, so that both ways take as many steps.
+In the first half of the epochs crops grow from --first to --size pixels in a straight line. Batches have as many rows all the time, so that both ways take as many steps.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import math
 import sys
 import time
@@ -33,7 +31,7 @@ from pixpack import (
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("store", help="a store, as `pack --levels` wrote it; without levels the same, more slowly")
+    parser.add_argument("store", help="a store")
     parser.add_argument("--val", help="a store to measure on; default: 1 row of 10 of the first")
     parser.add_argument("--size", type=int, default=224, help="pixels of crops in the end")
     parser.add_argument("--first", type=int, default=128, help="pixels of crops in the first epoch")
@@ -70,15 +68,15 @@ def trained(
 ) -> tuple[float, float]:
     """Train one model; returns its accuracy on held-out rows, and the seconds that its epochs took."""
     torch.manual_seed(seed)
-    size = functools.partial(grown, options) if is_ramp else options.size
-    crop = Compose([RandomResizedCrop(options.size, scale=(0.25, 1)), RandomHorizontalFlip()])
-    given = {"shuffle": True, "drop_last": True, "seed": seed, "device": options.device, "transform": crop}
-    with MemmapLoader(train, options.batch_size, size=size, **given) as loader:
+    given = {"shuffle": True, "drop_last": True, "seed": seed, "device": options.device}
+    with MemmapLoader(train, options.batch_size, **given) as loader:
         model = network(train.manifest, options.model).to(loader.device)
         optimizer = torch.optim.SGD(model.parameters(), options.lr, momentum=0.9, weight_decay=5e-5, nesterov=True)
         start = time.perf_counter()
         for epoch in range(options.epochs):
             model.train()
+            size = grown(options, epoch) if is_ramp else options.size
+            loader.transform = Compose([RandomResizedCrop(size, scale=(0.25, 1)), RandomHorizontalFlip()])
             for step, (images, targets) in enumerate(loader):
                 optimizer.zero_grad()
                 nn.functional.cross_entropy(model(images), targets, label_smoothing=0.1).backward()

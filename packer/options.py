@@ -149,7 +149,6 @@ class RowOptions(ShapeOptions):
         max_size: with fit "none", the most pixels of a row's longer side; "short:256": of its shorter side; None: any.
         compress: store each row compressed with zstd, without loss; "jpeg:95": as a JPEG of this
             quality, 1 to 100, with some loss.
-        levels: 2: also keep each image at half the size, for crops that need no more; 3: also at a quarter.
         bit_depth: over how many bits the values of 16-bit files are spread, where they do not say so; None: 16.
     """
 
@@ -159,7 +158,6 @@ class RowOptions(ShapeOptions):
     requantize: int | None = None
     max_size: int | str | None = None
     compress: bool | str = False
-    levels: int = 1
     bit_depth: int | None = None
 
     def __post_init__(self) -> None:
@@ -167,7 +165,6 @@ class RowOptions(ShapeOptions):
         if self.bit_depth is not None and not 8 <= self.bit_depth <= 16:
             raise OptionsError(f"{Option('bit_depth')} is {self.bit_depth!r}, expected 8 to 16 bits.")
         values.check_max_size(self.max_size, self.fit, _MAX_SIDE)
-        values.check_levels(self.levels, self.sides)
         values.check_quality(Option("requantize"), self.requantize)
         if self.max_pixels < 1:
             raise OptionsError(f"{Option('max_pixels')} is {self.max_pixels}, expected 1 or more.")
@@ -351,7 +348,6 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
         optional |= {} if self.mask_values is None else {"mask_values": [*map(int, self.mask_values)]}
         optional |= {"max_size": values.recorded_limit(self.max_size)} if self.has_own_sizes else {}
         optional |= {"compress": self.form} if self.form else {}
-        optional |= {"levels": self.levels} if self.levels > 1 else {}
         return {
             "size": None if self.sides is None else list(self.sides),
             "fit": self.fit,

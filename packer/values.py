@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import SupportsIndex
 
 from packer.errors import OptionsError
-from packer.option_names import Option, written
+from packer.option_names import Option
 from reader.format.filesystem import absolute_path, user_path
 from reader.format.tensors import JPEG, ZSTD, jpeg_quality
 from reader.format.urls import is_url
@@ -70,33 +70,25 @@ def parse_size(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2] or match[1])
 
 
-def side_limit(max_size: int | str | None) -> tuple[int, bool, int]:
-    """Return the pixels that --max-size allows a side, 0 for any, whether that is the shorter side, and by what rows are divided.
+def side_limit(max_size: int | str | None) -> tuple[int, bool]:
+    """Return the pixels that --max-size allows a side, 0 for any, and whether that is the shorter side.
 
     Example:
-        >>> side_limit(512), side_limit("long:512"), side_limit("short:256/2"), side_limit(None)
-        ((512, False, 1), (512, False, 1), (256, True, 2), (0, False, 1))
+        >>> side_limit(512), side_limit("long:512"), side_limit("short:256"), side_limit(None)
+        ((512, False), (512, False), (256, True), (0, False))
     """
-    match = re.fullmatch(
-        r"(?:(long|short):)?(\d{1,9})(?:/([24]))?", "0" if max_size is None else str(max_size).strip().lower()
-    )
+    match = re.fullmatch(r"(?:(long|short):)?(\d{1,9})", "0" if max_size is None else str(max_size).strip().lower())
     if not match:
         raise OptionsError(
             f"{Option('max_size')} is {max_size!r}, expected pixels such as 512 for the longer side, or short:256 for the"
             " shorter."
         )
-    return int(match[2]), match[1] == "short", int(match[3] or 1)
-
-
-class LevelLimit(str):
-    """--max-size of a level, such as "512/2": the rows of the store, and by what their sides are divided. No user gives one."""
+    return int(match[2]), match[1] == "short"
 
 
 def recorded_limit(max_size: int | str | None) -> int | str | None:
-    """Return --max-size as a manifest records it: pixels of the longer side, "short:S", or None; of a level also "S/2"."""
-    side, is_short, divisor = side_limit(max_size)
-    if divisor > 1:
-        return f"{'short:' if is_short else ''}{side}/{divisor}"
+    """Return --max-size as a manifest records it: pixels of the longer side, "short:S", or None."""
+    side, is_short = side_limit(max_size)
     return f"short:{side}" if is_short else side or None
 
 
@@ -109,31 +101,9 @@ def check_max_size(max_size: int | str | None, fit: str, most: int) -> None:
             f"{Option('max_size')} belongs to {Option('fit', 'none')}, not to {Option('fit', fit)}: add"
             f" {Option('fit', 'none')}, or give {Option('size')} instead."
         )
-    side, _, divisor = side_limit(max_size)
-    if not isinstance(max_size, LevelLimit) and (divisor > 1 or not 1 <= side <= most):
+    side, _ = side_limit(max_size)
+    if not 1 <= side <= most:
         raise OptionsError(f"{Option('max_size')} is {max_size!r}, expected 1 to {most} pixels.")
-
-
-# A level of smaller rows is of no use: no crop has so few pixels.
-_LEAST_LEVEL_SIDE = 8
-
-
-def check_levels(levels: int, sides: tuple[int, int] | None) -> None:
-    """Refuse a number of levels that is none, or for which rows of (height, width) are too small or not even."""
-    if not 1 <= levels <= 3:
-        raise OptionsError(
-            f"{Option('levels')} is {levels!r}, expected 1 to 3: the rows; also at half the size; also at a quarter."
-        )
-    factor = 1 << (levels - 1)
-    if sides is not None and (min(sides) // factor < _LEAST_LEVEL_SIDE) * (levels > 1):
-        raise OptionsError(
-            f"{Option('levels', levels)} of rows of {written('size', sides)} would have rows of {min(sides) // factor} pixels a"
-            f" side, expected {_LEAST_LEVEL_SIDE} or more. Give fewer levels, or a larger {Option('size')}."
-        )
-    if sides is not None and any(side % factor for side in sides):
-        raise OptionsError(
-            f"{Option('levels', levels)} needs rows whose sides {factor} divides, not {written('size', sides)}."
-        )
 
 
 def lasting_path(path: str) -> str:

@@ -132,7 +132,9 @@ def _row(data: Any, number: int) -> tuple[torch.Tensor, Any]:
     """Return the image in levels, float32[C, H, W], and the target."""
     found = data[number]
     if not isinstance(found, tuple | list) or len(found) != 2:
-        raise TypeError(f"row {number} is a {type(found).__name__}, expected (image, target). Open it with as_tuple=True.")
+        raise TypeError(
+            f"row {number} is a {type(found).__name__}, expected (image, target). Open it with as_tuple=True."
+        )
     image, target = found
     if not isinstance(image, torch.Tensor):
         array = np.array(image)

@@ -7,7 +7,7 @@ import contextvars
 import ctypes
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -20,9 +20,6 @@ _Batch = TypeVar("_Batch", bound="_Originated")
 # Epoch, and position of the first row, of a batch that is not from a MemmapLoader; the positions of its other rows are below it.
 UNKNOWN = -1
 
-# Crops that run inside read their rows from this instead of their batch, which then has no pixels; see
-# `reader.loading.levels`.
-row_source: contextvars.ContextVar[Any] = contextvars.ContextVar("row_source", default=None)
 
 # How many threads transforms that run inside may use; None: as many as torch does.
 transform_threads: contextvars.ContextVar[int | None] = contextvars.ContextVar("transform_threads", default=None)

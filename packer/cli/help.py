@@ -20,7 +20,7 @@ _OPTIONS_IN_ONE_LIST = 12
 _SECTIONS = {
     "Input": "-0 --root --path-column --extension --max-pixels --max-gone",
     "Size and pixels": "--size --fit --max-size --crop-fraction --resample --exact --channels --bit-depth --requantize"
-    " --compress --levels",
+    " --compress",
     "Labels": "--target-column --text-column --missing --classes --boxes --masks --mask-values",
     "Failures and resume": "--resume --on-error --max-rejects --strict --timeout",
     "Performance": "--workers --profile",

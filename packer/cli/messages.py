@@ -11,7 +11,7 @@ from packer.clock import STAGES, Profile, added
 from packer.option_names import written
 from packer.text import spans
 from reader.format.shown import shown
-from reader.format.tensors import JpegFrames, is_of_level
+from reader.format.tensors import JpegFrames
 
 if TYPE_CHECKING:
     from packer.operations.info import SourceStatistics
@@ -217,7 +217,6 @@ def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
         "inputs": f"{m.inputs:,}, {m.rejected:,} rejected",
         "targets": f"{m.target_kind}{width}, {_classes(len(m.classes))}{_some(m.classes)}",
         **({"further": _further(m)} if m.further_targets else {}),
-        **({"levels": _levels(m)} if m.levels else {}),
         **({"texts": ", ".join(m.texts)} if m.texts else {}),
         "extras": ", ".join(
             [*(name for name in m.extras if name not in m.texts), *(["masks"] if m.has_own_masks else [])]
@@ -237,13 +236,6 @@ def _loss(m: Manifest) -> str:
         return f"rows were kept as {shown(m.options['lossy'])} before: the squared_error in samples.jsonl is what that lost"
     loss = f"PSNR {m.compression.psnr:.1f} dB" if m.compression.squared_error else "none"
     return f"{loss}, by JPEGs of quality {m.compression.quality}, {m.compression.subsampling}"
-
-
-def _levels(m: Manifest) -> str:
-    """Say what sizes the levels have, and how many bytes they add."""
-    own = [entry.size_bytes for name, entry in m.files.items() if is_of_level(name)]
-    sides = [m.kind.level_text(m.largest, factor) for factor in m.levels]
-    return f"{', '.join(sides)}, {size(sum(own))}"
 
 
 def source_lines(manifest: Manifest, sources: SourceStatistics) -> dict[str, str]:

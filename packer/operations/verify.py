@@ -22,16 +22,15 @@ from packer.inputs.splits import stores_of
 from packer.operations.row_checks import wrong_rows
 from packer.option_names import Option
 from packer.pixels.geometry import Geometry
-from packer.progress import CountedBytes, followed
+from packer.progress import CountedBytes
 from packer.store.sealed.ragged_rows import FrameRows, stored_rows
 from packer.store.state import check_finished
 from reader.format.blocks import Block, read_blocks
 from reader.format.errors import StoreError
 from reader.format.filesystem import user_path
-from reader.format.manifest import MANIFEST, PIXELS, SAMPLES, Manifest, read_manifest
+from reader.format.manifest import MANIFEST, PIXELS, SAMPLES, Manifest
 from reader.format.row_kinds import PAGE_BYTES
-from reader.format.samples import Sample, read_samples
-from reader.format.tensors import is_of_level, level_name, level_path
+from reader.format.samples import Sample
 from reader.format.urls import is_url
 
 if TYPE_CHECKING:
@@ -175,7 +174,6 @@ def _verified(
     problems = list(_small_files(root, manifest))
     # a changed file may hold anything
     problems += [] if problems else [Problem(*wrong) for wrong in wrong_rows(root, manifest, blocks)]
-    problems += _wrong_levels(root, manifest, is_intact=not problems)
     done = total - manifest.files[PIXELS].size_bytes
     rows = stored_rows(root, manifest)
     checked = _frames(root, blocks, rows) if isinstance(rows, FrameRows) else _blocks(root, blocks)
@@ -205,30 +203,9 @@ def _verified(
     return VerifyReport(str(root), manifest.rows, done, min(redecode, manifest.rows), problems, sources)
 
 
-def _wrong_levels(root: Path, manifest: Manifest, *, is_intact: bool) -> Iterator[Problem]:
-    """Check the levels of a store, each as a store, and that their files, and of an intact store rows, are those of the store."""
-    for factor in manifest.levels:
-        level, name = level_path(root, factor), level_name(factor)
-        found = _verified(level, 0, None, lambda done: None, "")
-        for problem in found.problems:
-            yield dataclasses.replace(problem, file=f"{name}/{problem.file}")
-        own = {f"{name}/{path}": entry.digest for path, entry in read_manifest(level).files.items() if path != PIXELS}
-        own[f"{name}/{MANIFEST}"] = sha256_file(level / MANIFEST)
-        for path in own.keys() & manifest.files.keys():
-            if own[path] != manifest.files[path].digest:
-                yield Problem(path, None, "it is not the file of this store")
-        if found.problems or not is_intact:
-            continue
-        pairs = zip(read_samples(root), read_samples(level), strict=True)
-        for row, (sample, other) in enumerate(followed("check", pairs, manifest.rows)):
-            if (sample.path, sample.sha256) != (other.path, other.sha256):
-                yield Problem(f"{name}/{SAMPLES}", (row, row + 1), "the row is of another image than that of the store")
-                break
-
-
 def _small_files(root: Path, manifest: Manifest) -> Iterator[Problem]:
     """Compare the sha256 of all files but the pixels, and trace damage to rows where two files say the same of a row."""
-    small = {name: e for name, e in manifest.files.items() if name != PIXELS and not is_of_level(name)}
+    small = {name: e for name, e in manifest.files.items() if name != PIXELS}
     read = CountedBytes(sum(entry.size_bytes for entry in small.values()))
     damaged = {name for name, entry in small.items() if sha256_file(root / name, read) != entry.digest}
     implied = {name: value for name, value in _implied(manifest).items() if name in manifest.files}

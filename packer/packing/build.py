@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from packer.clock import Profile, StageClock
@@ -37,8 +36,7 @@ from packer.store.seal import expected_sizes, seal
 from packer.store.state import unfinished_message
 from packer.workers.engine import LocalEngine
 from packer.workers.processes import start_context
-from reader.format.manifest import PIXELS, FileEntry, read_manifest
-from reader.format.tensors import FACTORS
+from reader.format.manifest import PIXELS, read_manifest
 from reader.system import available_cpus
 from reader.tuning import tuning
 
@@ -52,17 +50,13 @@ class Build:
 
     Args:
         making: where it is made, in a destination that is locked when `run` is called.
-        levels: makes the levels of the store, and returns their files.
     """
 
     def __init__(
         self,
         packing: Packing,
         making: Making,
-        *,
-        levels: Callable[[], dict[str, FileEntry]] | None = None,
     ) -> None:
-        self._levels = levels
         inputs, options = packing.inputs, packing.options
         self._making, self._to, self._out, part = making, making.to, making.folder, making.part
         self._inputs, self._options, self._split = inputs, options, packing.split
@@ -144,11 +138,9 @@ class Build:
             self._clock.enter("serve")
             self._run_blocks(header.block_inputs)
             if part is not None:
-                if self._levels is not None:
-                    self._levels()
                 return self._completed(self._part_report(part), resumed_from)
             self._clock.enter("seal")
-            sealed = seal(self._log, header, self._job.layout, self._inputs, levels=self._levels)
+            sealed = seal(self._log, header, self._job.layout, self._inputs)
         finally:
             self._log.close()
         if sealed is None:
@@ -164,9 +156,6 @@ class Build:
         self._to.clear(out)
         if self._making.part is not None:
             save_inputs(out, self._inputs, self._span)
-            # of an earlier start: a level must have the same images
-            for factor in FACTORS:
-                self._to.remove(self._making.level(factor).folder)
         self._log.begin(header, self._span.start)
 
     def _reuse(self, header: journals.Header) -> None:

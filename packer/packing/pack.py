@@ -21,7 +21,6 @@ from packer.options import PackOptions
 from packer.packing.build import Build
 from packer.packing.image_sizes import common_size
 from packer.packing.keywords import takes
-from packer.packing.levels import Levels
 from packer.packing.tasks import Packing
 from packer.pixels.formats import jpeg
 from packer.progress import notify
@@ -116,8 +115,7 @@ def _build(
     builds: dict[str, Build] = {}
     for split, packing in packings.items():
         making = to.store(split)
-        levels = None if options.levels == 1 else Levels(packing, making).make
-        builds[split] = Build(packing, making, levels=levels)
+        builds[split] = Build(packing, making)
         builds[split].divide(clock)
     reports: dict[str, PackReport] = {}
     kept = [split for split in splits if split not in packings]

@@ -29,8 +29,7 @@ _RESAMPLE = {"bilinear": 2, "bicubic": 3, "lanczos": 1, "box": 4, "nearest": 0}
 class Geometry:
     """The shape of a row and how any picture is brought to it.
 
-    With fit none height and width are the most that the longer side may have, or with limits_short the shorter one; 0: any. Both
-    sides are divided by divisor then, which is that of a level.
+    With fit none height and width are the most that the longer side may have, or with limits_short the shorter one; 0: any.
     """
 
     height: int
@@ -39,14 +38,13 @@ class Geometry:
     crop_fraction: float = RowOptions.crop_fraction
     resample: str = RowOptions.resample
     limits_short: bool = False
-    divisor: int = 1
 
     @classmethod
     def of(cls, size: tuple[int, int], options: RowOptions) -> Geometry:
         """Take size = (height, width) and the rest from the options."""
-        side, is_short, divisor = side_limit(options.max_size)
+        side, is_short = side_limit(options.max_size)
         sides = options.row_kind.common_sides(size) or (side, side)
-        return cls(*sides, options.fit, options.crop_fraction, options.resample, is_short, divisor)
+        return cls(*sides, options.fit, options.crop_fraction, options.resample, is_short)
 
     @classmethod
     def recorded(cls, manifest: Manifest) -> Geometry:
@@ -56,10 +54,10 @@ class Geometry:
     @classmethod
     def of_options(cls, options: Mapping[str, Any], size: tuple[int, int] | None) -> Geometry:
         """Take size = (height, width), None where rows have their own, and the rest from recorded options."""
-        side, is_short, divisor = side_limit(options.get("max_size"))
+        side, is_short = side_limit(options.get("max_size"))
         named = ("fit", "crop_fraction", "resample")
         chosen = {name: options[name] for name in named if name in options}
-        return cls(*(size or (side, side)), **chosen, limits_short=is_short, divisor=divisor)
+        return cls(*(size or (side, side)), **chosen, limits_short=is_short)
 
     @property
     def sides(self) -> tuple[int, int]:
@@ -100,7 +98,7 @@ class Geometry:
             if 0 < self.height < limited:
                 # torchvision's Resize(max_size=), and for the shorter side Resize(size): the other side is rounded down
                 width, height = max(1, width * self.height // limited), max(1, height * self.height // limited)
-            return max(1, width // self.divisor), max(1, height // self.divisor)
+            return width, height
         if self.fit == "crop":
             cover_w, cover_h = math.floor(self.width / self.crop_fraction), math.floor(self.height / self.crop_fraction)
             # the side that is shorter against the row decides; for a square row that is the short side

@@ -1,6 +1,6 @@
 """OUT, a folder, as a destination: made beside it, published in one step, so that OUT exists exactly when it is finished.
 
-All of a pack, its splits, levels and journals, is in one folder, the stage OUT.packing, which one lock holds. Publishing gives it
+All of a pack, its splits and journals, is in one folder, the stage OUT.packing, which one lock holds. Publishing gives it
 OUT's name: by a rename, which no system does onto a folder that holds anything, or, where OUT holds stores that are replaced, by
 an exchange of the two names. Where no folder beside OUT is to take its name (OUT is an empty folder, a mount point perhaps, or
 the folder above cannot be written), the stage is OUT/.packing, and its files are moved into OUT, the manifest last.
@@ -61,7 +61,6 @@ from packer.text import system_reason
 from reader.format.filesystem import refresh_names
 from reader.format.manifest import MANIFEST, PIXELS
 from reader.format.splits import FOLDER, beside
-from reader.format.tensors import level_path
 
 if TYPE_CHECKING:
     from packer.inputs.samples import Inputs
@@ -75,7 +74,7 @@ _NO_REPLACING = "Choose another OUT, or remove first what is in it."
 
 
 class Making:
-    """Where a store is made, or a level of one, or a part of either.
+    """Where a store is made, or a part of it.
 
     Attributes:
         to: the destination.
@@ -95,17 +94,13 @@ class Making:
 
     @property
     def old(self) -> Path | None:
-        """The store, or the level of one, that it replaces; None where there is none."""
+        """The store that it replaces; None where there is none."""
         return self.name if self.to.replaces and (self.name / MANIFEST).is_file() else None
 
     @property
     def lock(self) -> Lock:
         """The lock that who writes here holds."""
         return next((lock for lock in self.to.locks if lock.path == self.folder / LOCK), self.to.locks[-1])
-
-    def level(self, factor: int) -> Making:
-        """Return where a level of it is made, or the part of a level."""
-        return Making(self.to, level_path(self.whole, factor), self.part)
 
     def log(self, layout: RowLayout | None = None) -> journals.CommitLog:
         """Return what commits its blocks.
@@ -395,7 +390,7 @@ class Folder:
             lock.check()
 
     def log(self, store: Path, layout: RowLayout | None) -> journals.CommitLog:
-        """Return what commits blocks of the store, or the level, that is made in a folder of the stage: for `Making.log`."""
+        """Return what commits blocks of the store that is made in a folder of the stage: for `Making.log`."""
         return journals.CommitLog(store, self.check_same, row_names(layout))
 
     def publish(self) -> None:

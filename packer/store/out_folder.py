@@ -16,7 +16,7 @@ from reader.format.filesystem import plain_path, user_path
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
 from reader.format.shown import redacted
 from reader.format.splits import stages
-from reader.format.tensors import FACTORS, LEVELS_FOLDER, TEXTS_FILE, level_name
+from reader.format.tensors import TEXTS_FILE
 from reader.format.urls import is_url
 
 # What a pack may have left in OUT before its journal could be read back.
@@ -27,13 +27,9 @@ OWN_NAMES = {
     SAMPLES,
     REJECTED,
     TEXTS_FILE,
-    LEVELS_FOLDER,
     MANIFEST,
     f".{MANIFEST}.tmp",
 }
-
-# What a pack has in the folder of levels.
-_LEVELS = {str(factor) for factor in FACTORS}
 
 
 def check_destination(sources: list[str], out: Path, name: str = "OUT") -> None:
@@ -93,11 +89,10 @@ def _links(path: str) -> Iterator[str]:
 def foreign_names(out: Path) -> list[str]:
     """Name a file in OUT that is neither a pack's nor of the system, such as .DS_Store; raises PackError."""
     found = [name for name in names_in(out) if name not in OWN_NAMES]
-    for folder, is_own in ((TENSORS, _is_of_tensors), (EXTRAS, _is_of_tensors), (LEVELS_FOLDER, _LEVELS.__contains__)):
+    for folder in (TENSORS, EXTRAS):
         if (out / folder).is_dir():
-            found += [f"{folder}/{name}" for name in names_in(out / folder) if not is_own(name)]
-    levels = [name for name in map(level_name, FACTORS) if (out / name).is_dir()]
-    return found + [f"{level}/{name}" for level in levels for name in foreign_names(out / level)]
+            found += [f"{folder}/{name}" for name in names_in(out / folder) if not _is_of_tensors(name)]
+    return found
 
 
 def _is_of_tensors(name: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,9 @@ from reader.format.blocks import Block, encode_manifest, parse_content
 from reader.format.check import metadata_files
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
-from reader.format.head import LEVELS, TEXT_COLUMNS
+from reader.format.head import TEXT_COLUMNS
 from reader.format.manifest import MANIFEST, PIXELS, SAMPLES, FileEntry, Manifest
-from reader.format.tensors import FACTORS, TEXTS_FILE, Compression, TensorSpec, metadata_names
+from reader.format.tensors import TEXTS_FILE, Compression, TensorSpec, metadata_names
 
 # What an input's lines take beside its path: 249 and 161 bytes of thumbnails (2026-11-21), and room for long numbers, EXIF
 # and warnings.
@@ -46,12 +46,8 @@ def seal(
     layout: RowLayout,
     inputs: Inputs,
     blocks: Iterable[Result] | None = None,
-    *,
-    levels: Callable[[], dict[str, FileEntry]] | None = None,
 ) -> Manifest | None:
     """Turn committed blocks, those of the log's journal or the given ones, into a finished store; None where they hold no row.
-
-    levels: called before the manifest is written, to make the levels; returns their files.
 
     The manifest is written after everything it names is synced; no journal is touched. What became of boxes is added to the
     notes of the inputs.
@@ -82,7 +78,6 @@ def seal(
         size_bytes = layout.mask_bytes(written.pixel_bytes)
         set_size(out / MASKS, size_bytes, size_bytes)
         files[MASKS] = FileEntry(size_bytes, sha256_file(out / MASKS, CountedBytes(size_bytes)))
-    files |= levels() if levels is not None else {}
     manifest = commit_manifest(log, _fields(written, header, layout, inputs), files, written.blocks)
     of_split = f"{header.split}: " if header.split else ""
     notes = [*written.notes(), *mask_notes(manifest)]
@@ -163,10 +158,7 @@ def _fields(written: RowFiles, header: journals.Header, layout: RowLayout, input
         "further_targets": inputs.further_targets,
         "labels": header.labels or {},
         "mask_values": written.mask_values,
-        "reader_features": layout.reader_features
-        + ((TEXT_COLUMNS,) if inputs.texts else ())
-        + ((LEVELS,) if "levels" in header.options else ()),
-        "levels": FACTORS[: header.options.get("levels", 1) - 1],
+        "reader_features": layout.reader_features + ((TEXT_COLUMNS,) if inputs.texts else ()),
         "texts": tuple(inputs.texts),
         "compression": Compression.of(layout.form, written.unpacked_bytes, written.noted.squared_error),
     }

@@ -20,11 +20,10 @@ from reader.buffers import own_memory
 from reader.dataset.opened_store import OpenedStore
 from reader.dataset.sources import JoinedSources
 from reader.format.errors import StoreError
-from reader.format.head import LEVELS
 from reader.format.manifest import PIXELS, FileEntry, Manifest
 from reader.format.row_values import has_boxes
 from reader.format.shown import shown
-from reader.format.tensors import JPEG, TEXTS_FILE, ZSTD, is_of_level
+from reader.format.tensors import JPEG, TEXTS_FILE, ZSTD
 from reader.memory.places import Place, Places
 from reader.memory.raw_file import bases_of
 from reader.memory.row_table import Columns, joined_table
@@ -85,15 +84,6 @@ class JoinedStores(OpenedStore):
         """The bytes of the files of pixels."""
         return sum(store.file_bytes for store in self._stores)
 
-    @property
-    def levels(self) -> tuple[int, ...]:
-        """Those that all of the stores have."""
-        return min((store.levels for store in self._stores), key=len)
-
-    def with_stores(self, stores: Sequence[OpenedStore]) -> JoinedStores:
-        """Join others in place of these, each of as many rows and of the same classes."""
-        return JoinedStores(stores, self._classes)
-
     def place(self, *, reads_files: bool = False) -> Place:
         """Return where pixels are now, as `OpenedStore.place` does."""
         return Places([store.place(reads_files=reads_files) for store in self._stores], self.bases)
@@ -101,11 +91,6 @@ class JoinedStores(OpenedStore):
     def in_memory(self, *, is_streamed: bool = False) -> Place:
         """Return the files of pixels, mapped, as `OpenedStore.in_memory` does."""
         return Places([store.in_memory(is_streamed=is_streamed) for store in self._stores], self.bases)
-
-    def by_store(self, rows: Rows) -> list[Rows]:
-        """Return the positions of rows by the store that they are of, as `OpenedStore.by_store` does."""
-        every = np.arange(len(rows))
-        return [every[at] for _, at, _ in routed(self._firsts, rows)]
 
     def placed(self, each: Sequence[Place]) -> Place:
         """Return the place of all rows whose stores' files of pixels are in these."""
@@ -332,12 +317,10 @@ def joined_manifest(manifests: Sequence[Manifest], classes: tuple[str, ...]) -> 
         std=tuple(std.tolist()),
         inputs=sum(m.inputs for m in manifests),
         rejected=sum(m.rejected for m in manifests),
-        # levels are opened store by store
-        levels=(),
         compression=None if not frames else frames[0].joined(frames[1:]),
-        reader_features=tuple(name for name in first.reader_features if name != LEVELS),
+        reader_features=first.reader_features,
         files={
-            **{name: entry for name, entry in holder.files.items() if not is_of_level(name)},
+            **holder.files,
             PIXELS: FileEntry(size_bytes, ""),
             **_texts_entry(manifests),
         },

@@ -182,11 +182,6 @@ class OpenedStore:
         return [(self, 0)]
 
     @property
-    def levels(self) -> tuple[int, ...]:
-        """By what the sides of rows are divided on its levels: (), (2,) or (2, 4)."""
-        return self.manifest.levels
-
-    @property
     def at_url(self) -> RemoteStore | None:
         """The store at a URL, as long as its cache may lack pixels; None: all of them are on this machine, and stay."""
         return None if self.remote is None or self.remote.is_complete else self.remote
@@ -366,17 +361,6 @@ class OpenedStore:
         """
         names = self._names if names is None else names
         return {name: self._columns[name].take(rows, reads_file=reads_files) for name in names}
-
-    def by_store(self, rows: Rows) -> list[Rows]:
-        """Return the positions of rows by the store that they are of: int64[...] each."""
-        return [np.arange(len(rows))]
-
-    def without_pixels(self, rows: Rows) -> Batch:
-        """Make a batch of rows whose pixels have their shape, are zeros and take no memory."""
-        columns = self.columns(rows)
-        self.check_rows(rows, columns)
-        pixels = self.table.form.blank_pixels(len(rows))
-        return self.table.form.batch(rows, columns, pixels, np.zeros(len(rows), np.int64))
 
     def layout(self, rows: Rows) -> Layout:
         """Return where rows are in the file of pixels, and what they are; raises StoreError as `RowTable.layout`."""

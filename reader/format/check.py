@@ -17,7 +17,7 @@ from reader.format.errors import StoreError
 from reader.format.filesystem import error_path, is_allowed, retry_missing, unreadable
 from reader.format.manifest import Manifest, read_manifest
 from reader.format.shown import shown
-from reader.format.tensors import EXTRAS_META, TENSORS_META, TOP_META, TensorSpec, level_path
+from reader.format.tensors import EXTRAS_META, TENSORS_META, TOP_META, TensorSpec
 
 TENSORS, EXTRAS = "_tensordict", "_tensordict/extras"
 # tensordict unpickles a file of this name in a folder that it loads, unless allow_pickle is False
@@ -35,8 +35,6 @@ def check_store(out: str | os.PathLike[str]) -> Manifest:
     manifest = read_manifest(root)
     try:
         _check_files(root, manifest)
-        for factor in manifest.levels:
-            _check_level(root, manifest, factor)
     except PermissionError as e:
         raise unreadable(e.filename or root) from None
     return manifest
@@ -60,32 +58,6 @@ def _check_files(root: Path, manifest: Manifest) -> None:
         raise StoreError(
             f"{root}/{shown(unlisted)} is not a file of this store, and other programs may load it. Remove it."
         )
-
-
-def _check_level(root: Path, manifest: Manifest, factor: int) -> None:
-    """Check that a level is a store of as many rows, of the kind that its store has."""
-    path = level_path(root, factor)
-    level = read_manifest(path)
-    # first: levels in levels may be any number deep
-    if level.levels or bool(level.form) != bool(manifest.form):
-        raise StoreError(
-            f"{path} is not a level of {root}: it has levels, or other rows are compressed. Copy the store again."
-        )
-    _check_files(path, level)
-    # where rows have sizes of their own no side becomes 0
-    least = 1 if manifest.has_own_sizes else 0
-    sides = tuple(max(least, side // factor) for side in manifest.largest)
-    if sides != level.largest:
-        raise StoreError(
-            f"{path} has rows of {level.height} x {level.width}, expected {sides[0]} x {sides[1]}: it is not a level of {root}."
-            " Copy the store again."
-        )
-    for what in ("rows", "channels", "has_content", "has_own_sizes", "rejected"):
-        found, expected = getattr(level, what), getattr(manifest, what)
-        if found != expected:
-            raise StoreError(
-                f"{path} has {what} {found}, {root} has {expected}: it is not a level of it. Copy the store again."
-            )
 
 
 def metadata_files(manifest: Manifest) -> dict[str, bytes]:

@@ -30,9 +30,7 @@ COMPRESSED_ROWS = "compressed-rows"
 JPEG_ROWS = "jpeg-rows"
 # and of texts of rows, in a file of their own
 TEXT_COLUMNS = "text-columns"
-# and of the same rows at half the size, in stores of their own within it
-LEVELS = "levels"
-READER_FEATURES = (OWN_SIZES, OWN_MASKS, COMPRESSED_ROWS, JPEG_ROWS, TEXT_COLUMNS, LEVELS)
+READER_FEATURES = (OWN_SIZES, OWN_MASKS, COMPRESSED_ROWS, JPEG_ROWS, TEXT_COLUMNS)
 # The feature of a manifest.json at a URL that names a store in a folder of its own, for `pack pull`; no folder on a disk has it.
 GENERATIONS = "generations"
 # and of one whose pixels are there as objects of their own

@@ -63,7 +63,6 @@ from reader.format.tensors import (
     Compression,
     RawPixels,
     TensorSpec,
-    level_files,
     metadata_names,
     text_files,
 )
@@ -117,7 +116,6 @@ _OPTIONS = with_known(
         "mask_values": BYTES,
         "compress": TEXT,
         "lossy": TEXT,
-        "levels": integer(2, 3),
         "max_size": Kind(
             'an integer, "short:" and one, or null',
             lambda value: value is None or _SIDE.holds(value) or _SHORT_SIDE.holds(value),
@@ -136,7 +134,6 @@ _LABELS = replace(
     write=lambda labels: dict(sorted(labels.items())),
 )
 _VERSION = tuple_of(integer(0), "two integers", count=2)
-_LEVELS = tuple_of(integer(2, 4), "a list of 2 and 4")
 # Which class reads it follows from the reader features.
 _COMPRESSION = replace(OBJECT, write=write_record)
 
@@ -181,7 +178,6 @@ class Manifest:
         compression: how the pixels are compressed; None where they are raw.
         texts: names of the columns of texts, the first one first, each also an extra that says where they are.
         mask_values: values of masks, rising: no mask has another; () where they are not recorded.
-        levels: by what the sides of rows are divided in the stores within it that have the same rows smaller: (), (2,) or (2, 4).
         digest: "sha256:" and that of manifest.json.
 
     Raises:
@@ -205,7 +201,6 @@ class Manifest:
         records_of(FurtherTarget, "the further target {} of the manifest"), where_given=True, default_factory=dict
     )
     texts: tuple[str, ...] = key(TEXTS, where_given=True, default=())
-    levels: tuple[int, ...] = key(_LEVELS, where_given=True, default=())
     labels: Mapping[str, Any] = key(_LABELS, where_given=True, default_factory=dict)
     mask_values: tuple[int, ...] = key(_MASK_VALUES, where_given=True, default=())
     mean: tuple[float, ...] = key(NUMBERS)
@@ -239,7 +234,6 @@ class Manifest:
                 f"the manifest says mask_values {brief(self.mask_values)}, expected them with masks alone."
             )
         others = [SAMPLES, REJECTED, *text_files(self.texts, self.extras, self.reader_features)]
-        others += level_files(self.levels, list(self.tensors), self.reader_features)
         expected = sorted([*self.tensor_paths().values(), *metadata_names(has_extras=bool(self.extras)), *others])
         if sorted(self.files) != expected:
             other = [brief(name) for name in sorted({*self.files} ^ {*expected})]

@@ -38,14 +38,6 @@ class RowKind:
         """Return the height and width of every row; None where they differ."""
         return sides
 
-    def level_sides(self, sides: tuple[int, int], factor: int) -> tuple[int, int] | None:
-        """Return the height and width of every row of a level; None where they differ."""
-        return sides[0] // factor, sides[1] // factor
-
-    def level_text(self, sides: tuple[int, int], factor: int) -> str:
-        """Say what size the rows of a level have."""
-        return f"{sides[0] // factor} x {sides[1] // factor}"
-
     def alike_text(self, shape: tuple[int, int, int]) -> str:
         """Say what rows of (height, width, channels) must have in common to be in one batch."""
         return f"uint8[{', '.join(map(str, shape))}]"
@@ -89,13 +81,6 @@ class OwnSizes(RowKind):
 
     def common_sides(self, sides: tuple[int, int]) -> None:
         """Return None: rows have no sides in common."""
-
-    def level_sides(self, sides: tuple[int, int], factor: int) -> None:
-        """Return None: rows of a level have no sides in common."""
-
-    def level_text(self, sides: tuple[int, int], factor: int) -> str:
-        """Say by what the sides of the rows of a level are divided."""
-        return f"1/{factor}"
 
     def alike_text(self, shape: tuple[int, int, int]) -> str:
         """Say what rows of a batch have in common: their channels, not their height and width."""

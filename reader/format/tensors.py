@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 from reader.format.errors import StoreError
@@ -20,7 +19,7 @@ from reader.format.fields import (
     record,
     tuple_of,
 )
-from reader.format.head import COMPRESSED_ROWS, JPEG_ROWS, LEVELS, OWN_MASKS, TEXT_COLUMNS
+from reader.format.head import COMPRESSED_ROWS, JPEG_ROWS, OWN_MASKS, TEXT_COLUMNS
 from reader.format.shown import brief
 
 # An array of numpy, which this package does not import.
@@ -281,49 +280,3 @@ def wrong_frames(codec: str, frames: Array, sizes: Array, size_bytes: int) -> Ar
     beyond = lengths - _MOST_BEYOND[codec]
     too_long = beyond // _MOST_TIMES > sizes if codec == JPEG else beyond > sizes + sizes // 128
     return wrong | (sizes // MOST_RATIO[codec] > lengths) | too_long
-
-
-# The rows again at half the size, and a quarter, are stores in this folder, each by what sides are divided by.
-LEVELS_FOLDER = "levels"
-# The sides of rows are divided by these.
-FACTORS = (2, 4)
-
-_LEVEL_FILES = ("manifest.json", "samples.jsonl", "rejected.jsonl", "meta.json", "_tensordict/meta.json")
-# The tensors that a level has of those of its store.
-_LEVEL_TENSORS = ("pixels", "targets", "content", "offsets", "shapes", "frames")
-
-
-def level_name(factor: int) -> str:
-    """Return the folder of a level, by its path in the store."""
-    return f"{LEVELS_FOLDER}/{factor}"
-
-
-def level_path(out: Path, factor: int) -> Path:
-    """Return the folder of a level."""
-    return out / LEVELS_FOLDER / str(factor)
-
-
-def level_files(levels: Sequence[int], tensors: Sequence[str], features: Sequence[str]) -> list[str]:
-    """Return the files of all levels, by their paths in the store.
-
-    Args:
-        levels: the factors that the manifest names.
-        tensors: names of all tensors of the store.
-        features: its reader features.
-
-    Raises:
-        StoreError: they are no levels, or the feature and any of them are not together.
-    """
-    if tuple(levels) not in ((), *(FACTORS[: n + 1] for n in range(len(FACTORS)))) or bool(levels) != (
-        LEVELS in features
-    ):
-        raise StoreError(
-            f"the manifest says levels = {brief(list(levels))}, expected [2] or [2, 4] where it names {LEVELS}."
-        )
-    own = [*_LEVEL_FILES, *(f"_tensordict/{name}.memmap" for name in tensors if name in _LEVEL_TENSORS)]
-    return [f"{level_name(factor)}/{name}" for factor in levels for name in own]
-
-
-def is_of_level(name: str) -> bool:
-    """Say whether a file of a store is that of a level."""
-    return name.startswith(f"{LEVELS_FOLDER}/")

@@ -17,10 +17,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from reader.dataset.samples import Transform
-from reader.epoch import in_epoch, inside, on_threads_of, row_source, stamped
+from reader.epoch import in_epoch, on_threads_of, stamped
 from reader.loading.sample_transform import SampleTransform
 from reader.memory.parts import in_parts
-from reader.memory.places import Place
 from reader.planning.plan import EpochPlan
 from reader.profiling import stage
 from reader.rows import rows_named
@@ -85,10 +84,6 @@ class Finish:
         transform: with the size that its crops have in the epoch.
         threads: that steps run on, on the CPU.
         on_device: batches are sent to a CUDA device between `in_feeder` and `in_caller`.
-        source: the levels that crops read their rows from; None: they cut them out of the batch.
-
-    Raises:
-        ValueError: there is a source, and the transform does not begin with a crop that reads from it.
     """
 
     def __init__(
@@ -100,19 +95,13 @@ class Finish:
         as_dict: tuple[str, str] | None,
         threads: int,
         on_device: bool = False,
-        source: Place | None = None,
     ) -> None:
-        if source is not None and not begins_with_crop(transform):
-            raise ValueError(
-                "this loader reads levels, for a transform that begins with RandomResizedCrop or ResizeCenterCrop. Make"
-                f" another loader for {transform!r}."
-            )
         steps = [] if transform is None else flat([transform])
-        count = int(source is not None) if on_device else len(list(itertools.takewhile(_may_run_in_feeder, steps)))
+        count = 0 if on_device else len(list(itertools.takewhile(_may_run_in_feeder, steps)))
         self._first, self._rest = steps[:count], steps[count:]
         # whether something is left to do in the caller's thread
         self.is_left = on_device or bool(self._rest)
-        self.transform, self.source = transform, source
+        self.transform = transform
         self._dataset, self._epoch, self._seed = plan.dataset, plan.number, plan.seed_value
         # somebody may ask a batch what its random numbers depend on, or for its texts
         self._is_seen = transform is not None or not as_tuple
@@ -161,7 +150,6 @@ class Finish:
             named,
             stage("transform"),
             in_epoch(self._epoch),
-            inside(row_source, self.source),
             on_threads_of(self._threads),
             self._modes.entered(),
         ):
@@ -207,17 +195,6 @@ def takes_samples(transform: object) -> bool:
     if transform is None:
         return False
     return any(_is_of_reader(each) and getattr(each, "takes_samples", False) for each in _with_inner(transform))
-
-
-def begins_with_crop(transform: object) -> bool:
-    """Say whether all that a transform needs of a row is the box that its first step crops."""
-    first = None if transform is None else first_step(transform)
-    return _is_of_reader(first) and getattr(first, "reads_levels", False)
-
-
-def first_step(transform: object) -> Transform:
-    """Return the transform that is called first."""
-    return flat([transform])[0]
 
 
 def _may_run_in_feeder(transform: object) -> bool:

@@ -23,7 +23,6 @@ from reader.device.transfer import CudaCopier
 from reader.format.errors import PinnedMemoryError
 from reader.format.manifest import PIXELS
 from reader.loading.finish import Finish, Unfinished
-from reader.loading.levels import LevelRows
 from reader.loading.prefetch import Claim, Group, InProgress, overlapped
 from reader.loading.remote_ahead import RemoteAhead
 from reader.loading.shared_residency import HostCopies, HostRows, pinned_bytes, pinned_files
@@ -54,7 +53,6 @@ class Gathering:
         prefetch: batches that are gathered ahead.
         must_pin: a copy that cannot be pinned is an error; otherwise batches are then gathered into pinned buffers.
         residency: where rows are read from, by name.
-        levels: what crops read their rows from; batches then have pixels of their shape that are zeros and take no memory.
         resident: the rows on the device, where batches are gathered there.
 
     Raises:
@@ -69,12 +67,11 @@ class Gathering:
         prefetch: int,
         must_pin: bool,
         residency: str,
-        levels: LevelRows | None = None,
         resident: Resident | None = None,
     ) -> None:
-        self.residency, self.levels, self.resident = residency, levels, resident
+        self.residency, self.resident = residency, resident
         self.rows, self._dataset, self._device, self._prefetch = rows, rows.dataset, device, prefetch
-        is_sent = device.type == "cuda" and levels is None and self._dataset.opened_store.table.is_raw and may_send()
+        is_sent = device.type == "cuda" and self._dataset.opened_store.table.is_raw and may_send()
         self.is_pinned = is_sent and rows.copy is not None and self._pin(rows.copy, must_pin=must_pin)
         # the pinned files that rows are sent from; None: not pinned yet
         self._sent_from: Place | None = None
@@ -94,7 +91,7 @@ class Gathering:
         # slots in all: of the copies in progress, depth + 1, of the batch that is sent next, and of that behind it
         depth = max(0, self._prefetch - 1)
         copier = CudaCopier(self._device, depth=depth) if self._device.type == "cuda" else None
-        place = self._place(plan, finish)
+        place = self._place(plan)
         try:
             works = (self._start(group, place, finish, copier) for group in place.ahead(steps))
             yield from overlapped(works, claim)
@@ -109,12 +106,10 @@ class Gathering:
             batches, copies = self.begin(steps.batches, place)
         return InProgress(_finished(batches, copies, steps, finish, copier), is_complete=copies is None)
 
-    def _place(self, plan: EpochPlan, finish: Finish) -> Place:
+    def _place(self, plan: EpochPlan) -> Place:
         """Return where the rows of an epoch are read from."""
         if self.resident is not None:
             return self.resident.place
-        if finish.source is not None:
-            return finish.source
         store = self._dataset.opened_store
         if self.rows.copy is not None:
             is_sent = self.is_pinned and can_send(self._device)
@@ -150,9 +145,6 @@ class Gathering:
     def begin(self, groups: list[Rows], place: Place) -> tuple[deque[Batch], Copies | None]:
         """Begin to bring a group of batches from a place to one leased buffer, and cut it; None: they are there."""
         store = self._dataset.opened_store
-        if self.levels is not None:
-            store.check_files()
-            return deque(store.without_pixels(rows) for rows in groups), None
         rows = groups[0] if len(groups) == 1 else np.concatenate(groups)
         with stage("gather"):
             table = None if self.resident is None else self.resident.table
@@ -163,8 +155,6 @@ class Gathering:
         """Free the buffers that no batch is in, those of crops and floats too; unpin files that no other loader sends from."""
         self.pool.clear()
         self._ahead_pool = self._sent_from = None
-        if self.levels is not None:
-            self.levels.let_go()
         compiled.let_go()
 
     def _is_worth_pinning(self) -> bool:

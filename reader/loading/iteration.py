@@ -123,8 +123,6 @@ class Iteration:
         """Say whether it began at the beginning of an epoch and gave no batch."""
         return not self._plan.position and not self._progress.is_taken
 
-
-
     def _end(self) -> None:
         """Give nothing more, as after an error in the thread."""
         feed = self._feed

@@ -22,7 +22,6 @@ from reader.device.transfer import entered
 from reader.loading.finish import Finish, takes_samples
 from reader.loading.frameworks import check_asker
 from reader.loading.iteration import Iteration, Pass
-from reader.loading.levels import LevelsAhead
 from reader.loading.options import Options, Weights, checked_device
 from reader.loading.prefetch import Feed, LoopItem
 from reader.loading.reading import gathering_of
@@ -209,8 +208,8 @@ class MemmapLoader:
         sizes = Sizes(options.size, options.batch_size)
         self.epochs = Epochs(orders, given=options.given_ranks, seed=options.seed, sizes=sizes)
         plan = self.epochs.plan
-        sides = self.epochs.sizes.sides(0)
-        sized = None if sides is None else with_sides(self.transform, sides)
+        if (sides := self.epochs.sizes.sides(0)) is not None:
+            with_sides(self.transform, sides)
         self._may_start = self._most_workers > 0 and self.device.type == "cpu"
         # workers read the store's files
         is_mapped = self._may_start and options.residency == "auto" and takes_samples(self.transform)
@@ -220,7 +219,6 @@ class MemmapLoader:
             "cache" if is_mapped else options.residency,
             ranks,
             prefetch=self.prefetch,
-            sized=sized,
         )
         # whose nodes a cache was checked for; None: nobody knows them yet
         self._checked = ranks if ranks.is_known else None
@@ -235,7 +233,7 @@ class MemmapLoader:
     @property
     def num_workers(self) -> int:
         """Worker processes of an epoch: 0 where no transform of single samples is called, or rows are in this process alone."""
-        may_start = self._may_start and self.residency == "cache" and self.gathering.levels is None
+        may_start = self._may_start and self.residency == "cache"
         return self._most_workers if may_start and takes_samples(self.transform) else 0
 
     @property
@@ -352,10 +350,7 @@ class MemmapLoader:
             self._may_start = False
         is_worked_on = transform is not None or is_sent
         group_bytes = tuning().transformed_group_bytes if is_worked_on else tuning().batch_group_bytes
-        levels = self.gathering.levels
-        finish = finish_of(
-            threads=self.threads, source=None if levels is None else LevelsAhead(levels, transform, plan)
-        )
+        finish = finish_of(threads=self.threads)
         source = functools.partial(self.gathering.groups, plan, plan.steps(items, group_bytes), finish)
         # with prefetch=0 it runs in the caller's thread, whose device and mode of captures are not ours to change
         return Pass(progress, entered(self.device, source) if is_sent and self.prefetch else source, finish)

@@ -121,7 +121,6 @@ class Feed(Generic[_T]):
                 del group  # else error and frame hold each other, and with them the batch that failed
         raise RuntimeError("the loader was closed while it was iterated. Iterate over it again.")
 
-
     @property
     def is_alive(self) -> bool:
         """Say whether the thread is still running."""

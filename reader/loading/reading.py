@@ -1,4 +1,4 @@
-"""Decides, once, what a loader reads from: the residency, copies, levels, rows on a device, and what makes batches of them."""
+"""Decides, once, what a loader reads from: the residency, copies, rows on a device, and what makes batches of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from reader.device.resident import Resident, free_bytes, total_bytes
 from reader.device.transfer import entered
 from reader.loading.finish import Finish, Unfinished
 from reader.loading.gathering import Gathering
-from reader.loading.levels import LevelRows, may_read_levels
 from reader.loading.prefetch import Feed, LoopItem
 from reader.loading.remote_ahead import check_nodes, check_order
 from reader.loading.shared_residency import HostRows, missing_on, resident_on
@@ -36,13 +35,11 @@ def gathering_of(
     ranks: Ranks,
     *,
     prefetch: int,
-    sized: object,
 ) -> Gathering:
     """Choose where rows are read from, and bring them there.
 
     Args:
         ranks: that are expected.
-        sized: a transform whose crops have the loader's size, and may read levels; None: there is none.
 
     Raises:
         ValueError: they do not fit where they are asked for, or the order does not go with a cache or the ranks.
@@ -50,22 +47,19 @@ def gathering_of(
     """
     part, processes = plan.orders.part, ranks_here(ranks)
     rows = HostRows(part, processes)
-    levels = LevelRows(rows) if sized is not None and may_read_levels(part, residency, sized) else None
     room = room_on(part, device, processes) if residency == "gpu" else None
-    chosen = choose(residency, (rows if levels is None else levels).reads, room)
+    chosen = choose(residency, rows.reads, room)
     _log.info("%s: order %s, %s, residency %s: %s", part.path, plan.orders.text, ranks, chosen.name, chosen.reason)
     check_order(plan)
     if ranks.is_known:
         plan.orders.check_step(plan.cut)
         check_nodes(plan)
-    (rows if levels is None else levels).bring(chosen)
+    rows.bring(chosen)
     resident: Resident | None = None
     if chosen.name == "gpu":
         resident = resident_on(part, device, functools.partial(batches_on, device, chosen.host))
     must_pin = residency == "ram"
-    return Gathering(
-        rows, device, prefetch=prefetch, must_pin=must_pin, residency=chosen.name, levels=levels, resident=resident
-    )
+    return Gathering(rows, device, prefetch=prefetch, must_pin=must_pin, residency=chosen.name, resident=resident)
 
 
 def room_on(dataset: MemmapDataset, device: torch.device, processes: int) -> Room | None:

@@ -236,8 +236,6 @@ def bases_of(sizes: Sequence[int]) -> list[int]:
     return [*itertools.accumulate(rooms, initial=0)][:-1]
 
 
-
-
 def bring(file: RawReader, spans: Spans, memory: Bytes) -> None:
     """Read spans of a file to memory, one after the other, and wait; raises as `RawFile.read`."""
     _wait_for(begin_reads(file, spans, [memory]))

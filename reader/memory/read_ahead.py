@@ -17,8 +17,8 @@ from typing import TypeVar
 import torch
 
 from reader.memory.places import Located, Memory, Place
-from reader.memory.raw_file import RawReader, begin_reads, open_raw
-from reader.memory.spans import Bytes, Runs, Spans, copy, joined, laid_out
+from reader.memory.raw_file import begin_reads, open_raw
+from reader.memory.spans import Bytes, Spans, copy, joined, laid_out
 from reader.memory.threads import Copies
 from reader.profiling import stage
 from reader.rows import Rows, Steps
@@ -27,34 +27,6 @@ from reader.rows import Rows, Steps
 AHEAD_SHARE = 1 / 16
 
 _Part = TypeVar("_Part")
-
-
-class Chunk(Place):
-    """Spans that are read together and stay in memory for as long as this does.
-
-    lease: gives memory for them, uint8[bytes].
-    """
-
-    def __init__(self, file: RawReader, spans: Spans, lease: Memory) -> None:
-        self._runs = Runs.holding(spans)
-        self._memory: Bytes = lease(self._runs.size_bytes).numpy()
-        self.reads = begin_reads(file, self._runs.spans, [self._memory])
-
-    def locate(self, spans: Spans) -> Located | None:
-        """Return where spans are; None: they are not all of the chunk."""
-        begins = self._runs.find(spans)
-        if begins is None:
-            return None
-        self.wait()
-        return Located(self._memory, begins)
-
-    def wait(self) -> None:
-        """Wait for the reads; raises what they raised."""
-        _wait_for(self.reads)
-
-    def cancel(self) -> None:
-        """End the reads."""
-        self.reads.cancel()
 
 
 class ReadAhead(Place):

@@ -66,10 +66,6 @@ class EqualRows:
         fields = _fields(columns, numbers.shape)
         return batch_around(pixels.view(*numbers.shape, *self._shape), rows=numbers, **fields)
 
-    def blank_pixels(self, count: int) -> torch.Tensor:
-        """Return pixels for so many rows that take no memory: one byte of zero, repeated."""
-        return torch.zeros(1, dtype=torch.uint8).expand(count * self._row_bytes)
-
 
 class OwnSizeRows:
     """Rows that have a size of their own each, and where there are masks, that of each behind its pixels.
@@ -109,10 +105,6 @@ class OwnSizeRows:
         if "mask_offsets" in fields:
             fields["mask_offsets"] = fields["mask_offsets"] - fields["offsets"] + offsets
         return RaggedBatch(**{**fields, "offsets": offsets}, pixels=pixels, rows=numbers, batch_size=[])
-
-    def blank_pixels(self, count: int) -> torch.Tensor:
-        """Return pixels for rows that take no memory: one byte of zero, in which no image is."""
-        return torch.zeros(1, dtype=torch.uint8)
 
 
 # The form of rows, unpacked: of one size, or of a size each.
@@ -198,30 +190,6 @@ class RowTable:
         """
         spans, places = self.form.spans(rows, columns)
         return Layout(spans, spans.sizes, places)
-
-    def mask_spans(self, rows: Rows, columns: Columns) -> Spans:
-        """Return where the masks of raw rows are in the file, behind their pixels; raises StoreError as `layout`."""
-        spans = self.layout(rows, columns).spans
-        areas = self.form.shapes(rows, columns)[:, :2].prod(axis=1, dtype=np.int64)
-        return Spans(spans.ends - areas, areas)
-
-    def views(self, rows: Rows, columns: Columns, spans: Spans, place: Place) -> RaggedBatch | None:
-        """Make a batch of rows where they are in memory, with what a crop needs of them; None: they have to be brought there.
-
-        Raises:
-            StoreError, OSError: as `Place.locate`.
-        """
-        located = place.locate(spans) if self.is_raw else None
-        if located is None:
-            return None
-        return RaggedBatch(
-            pixels=torch.from_numpy(located.memory),
-            targets=columns["targets"],
-            offsets=torch.from_numpy(located.begins),
-            shapes=torch.from_numpy(self.form.shapes(rows, columns)),
-            rows=torch.from_numpy(rows),
-            batch_size=[],
-        )
 
     def begin(
         self, rows: Rows, columns: Columns, place: Place, memory: Memory, *, is_one: bool = False

@@ -22,7 +22,7 @@ from reader.remote.block_files import BlockFiles, StoreFile
 from reader.remote.eviction import GUARDED_SHARE, Eviction, Plan
 from reader.remote.folder import LOCK, MARKS, USED, CacheFolder, Locks
 from reader.remote.leftovers import write_beside
-from reader.remote.opening import Source, fetch_file, on_demand
+from reader.remote.opening import ON_DEMAND, Source, fetch_file
 from reader.tuning import tuning
 
 # While the first blocks of an epoch come, others are asked for where fewer are in progress: the link is not idle while their last
@@ -143,7 +143,6 @@ class BlockFetcher:
             fetched, self._fetched_bytes = self._fetched_bytes, 0
             return fetched
 
-
     def file(self, name: str) -> None:
         """Have a file of the store in its folder."""
         with self._bringing:
@@ -158,7 +157,7 @@ class BlockFetcher:
         table = self._table
         if not isinstance(table, StoreFile) or table.is_complete or not table.has_all:
             return
-        for name in on_demand(self._folder.manifest):
+        for name in ON_DEMAND:
             self.file(name)
         with self._locks.changing():
             # another process may have dropped a damaged one

@@ -14,7 +14,7 @@ from reader.format.errors import StoreError, interrupt_behind
 from reader.format.manifest import MANIFEST, PIXELS
 from reader.remote.folder import CacheFolder
 from reader.remote.leftovers import Scratch, locked_folder
-from reader.remote.opening import FACE, Source, on_demand
+from reader.remote.opening import FACE, ON_DEMAND, Source
 from reader.remote.presence import RemoteStore
 
 # Requests ahead of what is read from a stream, each of so many bytes.
@@ -126,7 +126,7 @@ class PixelStream:
 
 def _make_folder(remote: RemoteStore, resources: contextlib.ExitStack) -> Path:
     """Make a folder of the cache's own files under second names."""
-    for name in on_demand(remote.folder.manifest):
+    for name in ON_DEMAND:
         remote.file(name)
     folder, descriptor = locked_folder(remote.folder.inside, FACE)
     resources.callback(os.close, descriptor)

@@ -59,14 +59,6 @@ class Session:
                 self._blocks = BlockFetcher(*self._opened, self._limit)
             return self._blocks
 
-    def folder(self) -> str:
-        """Return in which folder below the URL the store is; "": there."""
-        assert self._opened is not None
-        source = self._opened[1]
-        if not source.head:
-            source.look()
-        return source.folder
-
     def close(self) -> None:
         """Finish the blocks that were fetched last."""
         if self._blocks is not None:
@@ -77,7 +69,7 @@ class Session:
         """Do what is asked; reached: where the reader is in the planned order."""
         if reached:
             self.blocks.reach(reached)
-        asked = self if ask in ("open", "folder") else self.blocks
+        asked = self if ask == "open" else self.blocks
         answer: Json = getattr(asked, ask)(**values)
         return answer
 

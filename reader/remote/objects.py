@@ -44,7 +44,6 @@ class Objects:
         self.url = checked_url(url)
         self._carrier = _connected(self.url)
 
-
     def read(
         self,
         name: str,

@@ -31,7 +31,6 @@ from reader.format.manifest import (
     parse_manifest,
     read_manifest,
 )
-from reader.format.tensors import is_of_level
 from reader.remote.block_files import StoreFile
 from reader.remote.folder import (
     BLOCKS,
@@ -53,7 +52,7 @@ from reader.tuning import tuning
 _log = logging.getLogger("pixpack")
 
 # Not needed to open: fetched when they are asked for.
-_ON_DEMAND = (SAMPLES, REJECTED)
+ON_DEMAND = (SAMPLES, REJECTED)
 
 _REQUESTS = 8
 # Bytes of one request of a file: so many that the time to the first byte does not count.
@@ -161,11 +160,6 @@ def _leaves_no_room(root: Path, source: Source, limit: int) -> bool:
     return limit < manifest.files[PIXELS].size_bytes
 
 
-def on_demand(manifest: Manifest) -> list[str]:
-    """Return the files that reading rows does not need; levels among them, which are read once the cache has all pixels."""
-    return [*_ON_DEMAND, *filter(is_of_level, manifest.files)]
-
-
 def fetch_file(root: Path, source: Source, name: str, manifest: Manifest) -> None:
     """Bring a file of the store into its folder, compared with its digest, unless it is there."""
     path, entry = root / name, manifest.files[name]
@@ -225,7 +219,7 @@ def _damage(root: Path) -> str:
     except StoreError as e:
         return str(e).rstrip(".")
     manifest, blocks = read_manifest(inside), len(read_blocks(inside))
-    later = on_demand(manifest)
+    later = ON_DEMAND
     sizes = {root / name: entry.size_bytes for name, entry in manifest.files.items() if name not in later}
     sizes |= {root / PIXELS: 0} if is_small(root) else {inside / MARKS: len(StoreFile.no_marks(blocks))}
     for path, expected in sizes.items():
@@ -274,7 +268,7 @@ def _fill(root: Path, source: Source) -> None:
         if f"sha256:{hashlib.sha256(content).hexdigest()}" != entry.digest:
             raise StoreError(f"{source.url}/{name} is not what the manifest implies. Push the store again.")
         write_beside(root / name, [content])
-    later = (PIXELS, *on_demand(manifest), *metadata_files(manifest))
+    later = (PIXELS, *ON_DEMAND, *metadata_files(manifest))
     left = [name for name in manifest.files if name not in later]
     _check_room(root, sum(manifest.files[name].size_bytes for name in left))
     with concurrent.futures.ThreadPoolExecutor(_REQUESTS) as pool:

@@ -26,7 +26,7 @@ from reader.format.filesystem import absolute_path
 from reader.format.manifest import MANIFEST
 from reader.remote.block_files import BlockPart
 from reader.remote.eviction import GUARDED_SHARE
-from reader.remote.folder import FEWEST_BLOCKS, INSIDE, CacheFolder, folder_of
+from reader.remote.folder import INSIDE, CacheFolder, folder_of
 from reader.remote.urls import checked_url, size_of
 from reader.tuning import tuning
 
@@ -120,17 +120,6 @@ class RemoteStore:
         is_short = self.limit is not None and not self.is_complete and self.limit < self.folder.starts[-1]
         return self.limit if is_short else None
 
-    def below(self, name: str, *, share: int) -> RemoteStore:
-        """Return the store in a folder of this one, through the same cache; it takes a share-th of the limit, and what it needs.
-
-        Raises:
-            StoreError: as the class.
-        """
-        folder = self._started().ask("folder")
-        url = "/".join(part for part in (self.url.rstrip("/"), folder, name) if part)
-        least = FEWEST_BLOCKS * max(self.folder.largest, _USUAL_BLOCK_BYTES)
-        return RemoteStore(url, self.cache, None if self.limit is None else max(self.limit // share, least))
-
     def ensure(self, blocks: Iterable[int]) -> None:
         """Have blocks in the cache, each at some moment.
 
@@ -189,7 +178,6 @@ class RemoteStore:
     def fetched_bytes(self) -> int:
         """Return the bytes of pixels that this process has had fetched since this was asked last."""
         return 0 if self._fetcher is None else int(self._started().ask("fetched_bytes"))
-
 
     def file(self, name: str) -> Path:
         """Return the path of a file that opening does not need, samples.jsonl or rejected.jsonl, now that it is there."""

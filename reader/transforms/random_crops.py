@@ -19,7 +19,7 @@ from reader.epoch import on_one_torch_thread
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import Motion, content_of, moved_content, moved_extras
 from reader.transforms.detection.view import View
-from reader.transforms.kernels.resample import PixelSource, boxes_on_levels, mirrored
+from reader.transforms.kernels.resample import mirrored
 from reader.transforms.padding import Padding
 from reader.transforms.random import (
     ALTERNATING,
@@ -292,7 +292,6 @@ class RandomResizedCrop(CompiledTransform):
     """
 
     # rows that nothing but its box is needed of
-    reads_levels = True
 
     def __init__(
         self,
@@ -335,10 +334,6 @@ class RandomResizedCrop(CompiledTransform):
     def _motion(self, boxes: torch.Tensor) -> Motion:
         x0, y0, x1, y1 = boxes.float()[..., None].unbind(1)
         return Motion(x0, y0, self.width / (x1 - x0), self.height / (y1 - y0), self.width, self.height)
-
-    def levels(self, source: PixelSource, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
-        """Return what the sides of each row are divided by where a call reads it from levels: int64[B]."""
-        return boxes_on_levels(source, batch, self.boxes(batch), torch.tensor([[self.width, self.height]]))[0]
 
     def is_cubic(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor | None:
         """Draw which images a call would resize bicubically: bool[B], or None for none."""

@@ -11,20 +11,16 @@ from tensordict import TensorDict
 
 from reader.compiled import CompiledTransform, Crops
 from reader.described import Described
-from reader.epoch import row_source
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import Motion, content_of, moved_content, moved_extras
 from reader.transforms.detection.view import View
 from reader.transforms.kernels.constants import tensor_on
 from reader.transforms.kernels.pixel_ops import in_parts
 from reader.transforms.kernels.resample import (
-    PixelSource,
-    boxes_on_levels,
     cut,
     nearest,
     nearest_of_images,
     resized,
-    resized_from_levels,
     resized_images,
 )
 from reader.transforms.padding import Padding
@@ -105,9 +101,6 @@ class ResizeCenterCrop(CompiledTransform):
         torch.Size([2, 3, 28, 28])
     """
 
-    # rows that nothing but its box is needed of
-    reads_levels = True
-
     def __init__(self, size: int | tuple[int, int], fraction: float = 1.0) -> None:
         self.height, self.width = checked_size(size)
         self.fraction = number("fraction", fraction)
@@ -129,10 +122,6 @@ class ResizeCenterCrop(CompiledTransform):
         crops = Crops(boxes, self.height, self.width, grids)
         extras = cropped_extras(batch, lambda: self._motion(boxes, grids), crops)
         return replaced(batch, pixels=resized_boxes(batch, crops), content=None, extras=extras)
-
-    def levels(self, source: PixelSource, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
-        """Return what the sides of each row are divided by where a call reads it from levels: int64[B]."""
-        return boxes_on_levels(source, batch, _content_boxes(batch), self._grids_of(batch)[:, [3, 2]])[0]
 
     def _motion(self, boxes: torch.Tensor, grids: torch.Tensor) -> Motion:
         x0, y0, x1, y1 = boxes.unbind(-1)
@@ -315,10 +304,6 @@ def resized_boxes(batch: ImageBatch | RaggedBatch, crops: Crops) -> torch.Tensor
 
     Where a loader reads levels, from the smallest one of which the box, rounded to its pixels, has as many as it is resized to.
     """
-    source = _row_source()
-    # the result of an earlier crop has its own pixels
-    if source is not None and (isinstance(batch, RaggedBatch) or batch.pixels.stride(1) == 0):
-        return resized_from_levels(source, batch, crops)
     return resized_images(batch, crops) if isinstance(batch, RaggedBatch) else resized(batch.pixels, crops)
 
 
@@ -339,20 +324,10 @@ def cropped_extras(batch: ImageBatch | RaggedBatch, motion: Callable[[], Motion]
     extras = None if batch.extras is None else moved_extras(batch.extras, motion(), move)
     if not isinstance(batch, RaggedBatch) or batch.mask_offsets is None:
         return extras
-    if (source := _row_source()) is not None:
-        assert batch.rows is not None
-        pixels, begins = source.masks(batch.rows)
-        batch = batch.replace(pixels=pixels, mask_offsets=begins)
     masks = nearest_of_images(batch, crops)
     return TensorDict(
         {**({} if extras is None else extras), "masks": masks}, batch_size=[len(batch)], device=masks.device
     )
-
-
-def _row_source() -> PixelSource | None:
-    """Return what the rows of a batch without pixels are read from; None: it has pixels."""
-    # no loader compiles what reads from levels
-    return None if torch.compiler.is_compiling() else row_source.get()
 
 
 def _content_boxes(batch: ImageBatch | RaggedBatch) -> torch.Tensor:

@@ -186,7 +186,9 @@ def test_steps_that_follow_each_other_are_one_call_and_the_bytes_of_the_kernels_
 def test_chains_and_views_are_compiled_where_all_in_them_is() -> None:
     jitter, erase = ColorJitter(0.4), transforms.RandomErasing()
     for within, is_compiled in (([jitter], True), ([jitter, erase], False)):
-        made = [kind(within) for kind in (Compose, transforms.RandomApply, transforms.RandomChoice, transforms.MultiView)]
+        made = [
+            kind(within) for kind in (Compose, transforms.RandomApply, transforms.RandomChoice, transforms.MultiView)
+        ]
         assert [chain.is_compiled for chain in made] == [is_compiled] * 4
     with without_compiled_part():
         assert not transforms.MultiView([Compose([jitter])]).is_compiled
@@ -199,7 +201,9 @@ def test_a_loader_gives_views_that_are_those_of_the_torch_kernels(threads: int, 
 
     def views() -> list[torch.Tensor]:
         data = MemmapDataset(shared_store)
-        with MemmapLoader(data, 64, shuffle=True, threads=threads, transform=transforms.MultiView([recipe] * 3)) as loader:
+        with MemmapLoader(
+            data, 64, shuffle=True, threads=threads, transform=transforms.MultiView([recipe] * 3)
+        ) as loader:
             return [torch.cat(made) for made, _ in loader]
 
     found = views()

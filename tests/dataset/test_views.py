@@ -173,6 +173,8 @@ _READS: dict[str, Callable[[Any], Any]] = {
     "store": lambda data: data.store.pixels.sum(),
     "all of them": lambda data: data[:].targets.sum(),
 }
+
+
 def _cut(pipe: Connection, store: Path, file: Path, when: str) -> None:
     """Send what each read gives after a file has been cut short; in a process of its own, which SIGBUS may end."""
     data = MemmapDataset(store, as_tuple=False)

@@ -13,7 +13,6 @@ from typing import Any
 
 from reader.format.manifest import PIXELS, REJECTED, SAMPLES
 from reader.format.tensors import TEXTS_FILE
-from tests.hostile._level_faults import LEVEL_FAULTS
 from tests.hostile._stores import (
     CONTENT,
     HAS_FRAMES,
@@ -330,7 +329,6 @@ FAULTS: dict[str, Fault] = {
     "manifest.json is of holes": _after(lambda out: os.truncate(out / "manifest.json", 1 << 42)),
     "manifest.json is empty": _after(lambda out: os.truncate(out / "manifest.json", 0)),
 }
-FAULTS |= LEVEL_FAULTS
 if HAS_FRAMES:
     from tests.hostile._frame_faults import FRAME_FAULTS
     from tests.hostile._jpegs import JPEG_FAULTS

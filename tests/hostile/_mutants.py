@@ -13,7 +13,7 @@ from typing import Any
 
 from reader.format.manifest import REJECTED, SAMPLES
 from tests.hostile._faults import EVIL
-from tests.hostile._stores import COMPRESSED, JPEG, KINDS, LEVEL, Draft, valid_store
+from tests.hostile._stores import COMPRESSED, JPEG, KINDS, Draft, valid_store
 
 _MOST_CHANGES = 3
 _MOST_FLIPPED_BYTES = 1 << 20
@@ -75,9 +75,9 @@ def make_mutant(valid: Path, out: Path, seed: int, number: int) -> Path:
     draft = Draft.copy(valid / kind, out)
     after: list[Callable[[], None]] = []
     for _ in range(draw.randint(1, _MOST_CHANGES)):
-        changes = (_head, _blocks, _tensor, _lines, _file, _raw, _frames, _level)
-        has_frames, has_level = kind.startswith((COMPRESSED, JPEG)), kind.endswith("levels")
-        change = draw.choices(changes, (6, 3, 6, 6, 1, 1, 8 * has_frames, 8 * has_level))[0]
+        changes = (_head, _blocks, _tensor, _lines, _file, _raw, _frames)
+        has_frames = kind.startswith((COMPRESSED, JPEG))
+        change = draw.choices(changes, (6, 3, 6, 6, 1, 1, 8 * has_frames))[0]
         change(draft, draw, after)
     if draw.random() < 0.5:
         _try(draft.seal_blocks)
@@ -190,15 +190,6 @@ def _reframe(draft: Draft, draw: Random) -> None:
     else:
         made[row] = draw.choice(kinds)(old)
     frames.put_frames(draft, made)
-
-
-def _level(draft: Draft, draw: Random, after: list[Callable[[], None]]) -> None:
-    """Change something in the level of a store, and seal it, so that it is a store of another meaning."""
-    level = Draft.open(draft.out / LEVEL)
-    draw.choice((_head, _blocks, _tensor, _lines, _frames))(level, draw, after)
-    if draw.random() < 0.5:
-        _try(level.seal_blocks)
-    level.seal(has_metadata=draw.random() < 0.9)
 
 
 def _lines(draft: Draft, draw: Random, after: list[Callable[[], None]]) -> None:

@@ -162,27 +162,19 @@ COMPRESSED = "compressed"
 FRAME_KINDS = (COMPRESSED, f"{COMPRESSED}-own-masks")
 JPEG = "jpeg"
 JPEG_KINDS = (JPEG, f"{JPEG}-own-sizes")
-# each with a level of half the size
-LEVEL_KINDS = ("levels", "own-sizes-levels")
-FRAME_LEVEL_KINDS = (f"{COMPRESSED}-levels", f"{JPEG}-own-sizes-levels")
 # Frames are made and read by a package that need not be there.
 HAS_FRAMES = importlib.util.find_spec("zstandard") is not None
-KINDS = RAW_KINDS + LEVEL_KINDS + (FRAME_KINDS + JPEG_KINDS + FRAME_LEVEL_KINDS) * HAS_FRAMES
-LEVEL = "levels/2"
+KINDS = RAW_KINDS + (FRAME_KINDS + JPEG_KINDS) * HAS_FRAMES
 
 
-def valid_store(out: Path, kind: str, divisor: int = 1) -> Path:
-    """Write a store of 14 rows of up to 8 x 8 in two blocks, with content and a reject, that every command accepts.
-
-    divisor: of the sides; 2 where it is the level of another.
-    """
-    form, plain = next((name for name in (COMPRESSED, JPEG) if kind.startswith(name)), ""), kind.removesuffix("levels")
-    level = valid_store(out / LEVEL, plain.rstrip("-"), 2) if plain != kind else None
-    kind, side = plain.removeprefix(form).strip("-"), SIDE // divisor
+def valid_store(out: Path, kind: str) -> Path:
+    """Write a store of 14 rows of up to 8 x 8 in two blocks, with content and a reject, that every command accepts."""
+    form = next((name for name in (COMPRESSED, JPEG) if kind.startswith(name)), "")
+    kind = kind.removeprefix(form).strip("-")
     is_ragged = kind.startswith("own")
     sides = [(1 + row % SIDE, SIDE - row % 3) if is_ragged else (SIDE, SIDE) for row in range(ROWS)]
     sides[7] = (SIDE, SIDE)
-    shapes = [(max(1, height // divisor), max(1, width // divisor), 3) for height, width in sides]
+    shapes = [(height, width, 3) for height, width in sides]
     pixels = [bytes((7 * row + n) % 256 for n in range(h * w * 3)) for row, (h, w, _) in enumerate(shapes)]
     masks = [bytes(h * w) if kind == "own-masks" else b"" for h, w, _ in shapes]
     rows = [image + mask for image, mask in zip(pixels, masks, strict=True)]
@@ -195,15 +187,13 @@ def valid_store(out: Path, kind: str, divisor: int = 1) -> Path:
         REJECTED: encode_line({"path": "broken.jpg", "reason": "the file is empty", "line": 15}).encode(),
     }
     contents |= (
-        _places(rows, pixels, shapes, kind) if is_ragged else {CONTENT: struct.pack("<4i", 0, 0, side, side) * ROWS}
+        _places(rows, pixels, shapes, kind) if is_ragged else {CONTENT: struct.pack("<4i", 0, 0, SIDE, SIDE) * ROWS}
     )
-    extras = _extras(kind) if divisor == 1 else {}
+    extras = _extras(kind)
     contents |= {TEXTS_FILE: b"".join(_CAPTIONS)} if kind == "texts" else {}
     contents |= {f"_tensordict/extras/{name}.memmap": data for name, (_, _, data) in extras.items()}
     head = _head(kind, is_ragged=is_ragged, extras=extras)
-    head |= {"height": side, "width": side}
-    if divisor > 1:
-        head["options"] |= {"max_size": f"0/{divisor}"} if is_ragged else {"size": [side, side]}
+    head |= {"height": SIDE, "width": SIDE}
     sizes = [[sum(map(len, rows[:9]))], [sum(map(len, rows[9:]))]] if is_ragged else [[], []]
     blocks = [[9, 0, 0, *sizes[0]], [5, 0, sum(map(len, lines[:9])), *sizes[1]]]
     draft = Draft(out, head, blocks)
@@ -219,10 +209,6 @@ def valid_store(out: Path, kind: str, divisor: int = 1) -> Path:
 
         contents |= encode(head, blocks, rows, own_sides, contents[SAMPLES])
     names = [*contents, *metadata_names(has_extras=bool(extras))]
-    if level is not None:
-        head["reader_features"].append("levels")
-        head["options"]["levels"], head["levels"] = 2, [2]
-        names += [str(path.relative_to(out)) for path in sorted(level.rglob("*")) if path.is_file()]
     head["files"] = {
         name: {"size_bytes": 0, "digest": f"crc32:{0:08x}" if name == PIXELS else f"sha256:{0:064x}"} for name in names
     }

@@ -198,7 +198,7 @@ class StoreTrial:
         return found
 
     def _readers(self) -> bool:
-        from reader import MemmapDataset, MemmapLoader, RandomResizedCrop, concat
+        from reader import MemmapDataset, MemmapLoader, concat
         from reader.format.errors import StoreError
 
         dataset = self._step("MemmapDataset", lambda: MemmapDataset(self.store), may_raise=(StoreError,))
@@ -213,17 +213,11 @@ class StoreTrial:
             "targets": lambda: dataset.targets[:3],
             "samples": lambda: dataset.samples[:3],
             "source": lambda: dataset.source(last),
-            "html": dataset._repr_html_,
             "texts": lambda: dataset.texts,
             "with_targets": lambda: dataset.with_targets([-1] * (last + 1))[last],
             "DataLoader": lambda: _all_of_torch(dataset),
             "MemmapLoader": lambda: _drained(MemmapLoader(dataset, batch_size=4, shuffle="full", prefetch=0)),
         }
-        if dataset.manifest.levels:  # which crops to few pixels read
-            small = RandomResizedCrop(2, scale=(0.5, 1.0))
-            steps["MemmapLoader levels"] = lambda: _drained(
-                MemmapLoader(dataset, batch_size=4, shuffle="full", prefetch=0, transform=small)
-            )
         if not dataset.manifest.compression:  # of which there is no tensor of all rows
             steps["store"] = lambda: dataset.store
             steps["concat"] = lambda: _drained(MemmapLoader(concat([dataset, dataset]), batch_size=4, prefetch=0))

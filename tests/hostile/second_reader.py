@@ -28,7 +28,7 @@ ITEMS = {
     "int64": (8, "q"),
     "float64": (8, "d"),
 }
-FEATURES = {"own-sizes", "own-masks", "compressed-rows", "jpeg-rows", "text-columns", "levels"}
+FEATURES = {"own-sizes", "own-masks", "compressed-rows", "jpeg-rows", "text-columns"}
 TARGETS = {"class": "int64", "regression": "float32", "multi-hot": "uint8"}
 DIGEST = re.compile(rb',\n  "digest": "sha256:([0-9a-f]{64})"\n}\n')
 BLOCK = re.compile(r"\[(\d+(?:, \d+)*)\]")
@@ -93,7 +93,6 @@ class Store:
             self._check_targets()
             self._check_files()
             self._check_folders()
-            self._check_levels()
         except (KeyError, TypeError, AttributeError):
             raise Refused("a key is missing, or a value of another type") from None
 
@@ -129,8 +128,6 @@ class Store:
         need("mask_values" not in head or self.masks or "masks" in head["extras"], "mask_values")
         self.texts = texts(head.get("texts", []))
         need(bool(self.texts) == ("text-columns" in self.features) and len({*self.texts}) == len(self.texts), "texts")
-        self.levels = head.get("levels", [])
-        need(self.levels in ([2], [2, 4]) if "levels" in self.features else self.levels == [], "levels")
 
     def _check_labels(self) -> None:
         head, one = self.head, {"size": None}
@@ -189,7 +186,6 @@ class Store:
 
     def _check_files(self) -> None:
         files, metas = dict(self.head["files"]), self._metas()
-        self.level_files = {name: files.pop(name) for name in [*files] if name.startswith("levels/")}
         paths = {f"_tensordict/{name}.memmap" for name in self.tensors}
         need(
             {*files} == paths | {*metas, "samples.jsonl", "rejected.jsonl"} | ({TEXTS} if self.texts else set()),
@@ -251,43 +247,6 @@ class Store:
             for name in os.listdir(self.root / folder):
                 is_listed = f"{folder}/{name}" in self.head["files"] or (folder, name) == ("_tensordict", "extras")
                 need(is_listed or name.startswith("."), f"{name} is not listed")
-
-    def _check_levels(self) -> None:
-        """Check each level as a store, and that it is one of the same rows."""
-        listed = set()
-        for level in self.levels:
-            folder = f"levels/{level}"
-            need(
-                not (self.root / "levels").is_symlink() and not (self.root / folder).is_symlink(), "a folder is a link"
-            )
-            found = Store(self.root / folder)
-            names = {f"{folder}/{name}" for name in (*found.head["files"], "manifest.json")}
-            need(names <= {*self.level_files}, "the files of a level")
-            for name in names:
-                entry, size = self.level_files[name], os.lstat(self.root / name).st_size
-                need(type(entry["digest"]) is str and re.fullmatch(r"sha256:[0-9a-f]{64}", entry["digest"]), "a digest")
-                need(size == integer(entry["size_bytes"]), f"the file {name}")
-            listed |= names
-            same = [
-                (
-                    each.rows,
-                    each.head["rejected"],
-                    each.channels,
-                    each.head["content"],
-                    each.own,
-                    each.packed,
-                    each.jpegs,
-                )
-                for each in (self, found)
-            ]
-            need(same[0] == same[1] and not found.levels and not found.masks and not found.head["extras"], "a level")
-            sides = tuple(side // level for side in self.sides)
-            need(found.sides == (tuple(max(1, side) for side in sides) if self.own else sides), "the sides of a level")
-        need({*self.level_files} == listed, "the files of levels")
-
-    def level(self, divisor: int) -> Store:
-        """Return the store of a level."""
-        return Store(self.root / f"levels/{divisor}")
 
     def blocks(self) -> list[list[int]]:
         """Return the blocks."""
@@ -444,7 +403,6 @@ INTEGERS = {
     "requantize": (1, 32),
     "bit_depth": (1, 65),
     "shuffle": (0, 1 << 256),
-    "levels": (2, 4),
 }
 
 

@@ -10,7 +10,6 @@ import second_reader
 from reader import MemmapDataset
 from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
-from reader.format.tensors import level_path
 from tests.hostile._faults import FAULTS, make_faulty
 from tests.hostile._mutants import make_mutant, make_valid
 from tests.hostile._stores import KINDS, ROWS
@@ -22,12 +21,12 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_valid(tmp_path_factory.mktemp("valid"))
 
 
-# "opening" or "blocks" where that is refused, and of each row its pixels and texts, None where they are refused; then levels.
+# "opening" or "blocks" where that is refused, and of each row its pixels and texts, None where they are refused.
 Found = list[str | tuple[bytes, list[str]] | None]
 
 
 def ours(store: Path) -> Found:
-    """Return what our reader makes of a store and its levels."""
+    """Return what our reader makes of a store."""
     try:
         data = MemmapDataset(store, as_tuple=False)
     except StoreError:
@@ -43,7 +42,7 @@ def ours(store: Path) -> Found:
             found.append((batch.pixels.numpy().tobytes(), [*batch.texts.values()]))
         except StoreError:
             found.append(None)
-    return found + [one for factor in data.manifest.levels for one in ours(level_path(store, factor))]
+    return found
 
 
 def theirs(store: Path) -> Found:
@@ -65,14 +64,14 @@ def _read(opened: second_reader.Store) -> Found:
             found.append((opened.pixels(row), opened.text(row)))
         except second_reader.Refused:
             found.append(None)
-    return found + [one for divisor in opened.levels for one in _read(opened.level(divisor))]
+    return found
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_readers_take_valid_stores(kind: str, valid: Path) -> None:
     found = ours(valid / kind)
     assert found == theirs(valid / kind)
-    assert len(found) == ROWS * (2 if kind.endswith("levels") else 1)
+    assert len(found) == ROWS
     assert None not in found
 
 

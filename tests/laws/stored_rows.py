@@ -19,7 +19,7 @@ def manifest_of(store: Path) -> dict[str, Any]:
 
 
 def rows_of(store: Path) -> list[dict[str, Any]]:
-    """Return for each row what the store says of it, and of its levels: values that can be compared with ==."""
+    """Return for each row what the store says of it: values that can be compared with ==."""
     head, data = manifest_of(store), MemmapDataset(store, as_tuple=False)
     texts = (store / "texts.utf8").read_bytes() if head.get("texts") else b""
     lines = [json.loads(line) for line in (store / "samples.jsonl").read_text().splitlines()]
@@ -47,9 +47,6 @@ def rows_of(store: Path) -> list[dict[str, Any]]:
             else:
                 row[name] = _plain(value)
         rows.append(row)
-    for divisor in head.get("levels", ()):
-        for row, smaller in zip(rows, rows_of(store / "levels" / str(divisor)), strict=True):
-            row[f"level {divisor}"] = smaller
     return rows
 
 

@@ -1,4 +1,4 @@
-"""What is said twice agrees, or is refused: a store and its levels, blocks and the whole file, class lists of several stores.
+"""What is said twice agrees, or is refused: blocks and the whole file, class lists of several stores.
 
 Stores that disagree are made of sound ones, and sealed with right digests, as a program that mixes files up would leave them.
 """
@@ -19,8 +19,6 @@ from conftest import photo
 from packer import merge, pack, pack_dataset, verify
 from packer.cli.app import run
 from reader import MemmapDataset, StoreError, concat
-
-LEVEL = "levels/2"
 
 
 def resealed(store: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -52,7 +50,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def packed(images: Path, out: Path, **options: Any) -> Path:
-    pack(images, out, **{"size": 32, "levels": 2, "max_rejects": 1, "workers": 1} | options)
+    pack(images, out, **{"size": 32, "max_rejects": 1, "workers": 1} | options)
     return out
 
 
@@ -62,65 +60,9 @@ def without_the_broken_one(images: Path, out: Path) -> Path:
     return out
 
 
-def with_level_of(store: Path, other: Path) -> None:
-    """Give a store the level of another one, and list those of its files that a level of the store has."""
-    shutil.rmtree(store / LEVEL)
-    shutil.copytree(other / LEVEL, store / LEVEL)
-
-    def listed(fields: dict[str, Any]) -> None:
-        others = json.loads((other / "manifest.json").read_text())["files"]
-        fields["files"] |= {name: others[name] for name in fields["files"] if name.startswith(LEVEL)}
-
-    resealed(store, listed)
-
-
-LEVELS: dict[str, dict[str, Any]] = {
-    "content": {"fit": "pad"},
-    "channels": {"channels": "gray"},
-    "sizes": {"size": 40},
-    "rejects": {},
-    "rows": {},
-}
-
-
-@pytest.mark.parametrize("what", LEVELS)
-def test_a_level_of_another_kind_than_its_store_is_refused(what: str, images: Path, tmp_path: Path) -> None:
-    store, others = packed(images, tmp_path / "out"), images
-    if what in ("rejects", "rows"):
-        others = without_the_broken_one(images, tmp_path / "images")
-    if what == "rows":
-        (others / "ant" / "0.jpg").unlink()
-        (others / "ant" / "9.jpg").write_bytes(b"none")
-    with_level_of(store, packed(others, tmp_path / "other", **LEVELS[what]))
-    assert run(["info", str(store), "--brief"]) == 1
-    with pytest.raises(StoreError, match="is not a level of"):
-        MemmapDataset(store)
-
-
-def test_the_level_of_the_same_store_is_taken(images: Path, tmp_path: Path) -> None:
-    store = packed(images, tmp_path / "out")
-    before = (store / "manifest.json").read_bytes()
-    with_level_of(store, packed(images, tmp_path / "other"))
-    assert (store / "manifest.json").read_bytes() == before
-    assert verify(store).problems == []
-
-
-def test_verify_names_a_line_of_a_level_that_says_something_else(images: Path, tmp_path: Path) -> None:
-    store = packed(images, tmp_path / "out")
-    lines = store / LEVEL / "samples.jsonl"
-    text = lines.read_text()
-    assert '"width":40' in text
-    lines.write_text(text.replace('"width":40', '"width":41', 1))
-    assert {problem.file for problem in verify(store).problems} == {f"{LEVEL}/samples.jsonl"}
-    assert run(["verify", str(store)]) == 1
-    # and where that level, sealed again, has become one of another store
-    resealed(store / LEVEL, lambda fields: fields["files"].update({"samples.jsonl": entry(lines)}))
-    assert f"{LEVEL}/manifest.json" in {problem.file for problem in verify(store).problems}
-
-
 @pytest.mark.parametrize("options", [{}, {"fit": "none", "size": None}, {"compress": True}], ids=str)
 def test_verify_compares_the_digest_of_all_pixels(options: dict[str, Any], images: Path, tmp_path: Path) -> None:
-    store = packed(images, tmp_path / "out", levels=1, **options)
+    store = packed(images, tmp_path / "out", **options)
 
     def change(fields: dict[str, Any]) -> None:
         found = fields["files"]["_tensordict/pixels.memmap"]
@@ -144,51 +86,13 @@ COUNTS: dict[str, Callable[[dict[str, Any]], None]] = {
 
 @pytest.mark.parametrize("what", COUNTS)
 def test_a_manifest_whose_counts_disagree_is_refused(what: str, images: Path, tmp_path: Path) -> None:
-    store = packed(images, tmp_path / "out", levels=1)
+    store = packed(images, tmp_path / "out")
     resealed(store, lambda fields: None)
     assert verify(store).problems == []
     resealed(store, COUNTS[what])
     with pytest.raises(StoreError, match="manifest"):
         MemmapDataset(store)
     assert run(["verify", str(store)]) == 1
-
-
-def with_other_lines(store: Path) -> None:
-    """Let the level's lines name another image in row 1."""
-    lines = store / LEVEL / "samples.jsonl"
-    text = lines.read_text().splitlines(keepends=True)
-    text[1] = text[1].replace('"path":"ant/', '"path":"bat/')
-    lines.write_text("".join(text))
-    resealed(store / LEVEL, lambda fields: fields["files"].update({"samples.jsonl": entry(lines)}))
-
-
-def without_size(store: Path) -> None:
-    """Let the level's options have no size."""
-    resealed(store / LEVEL, lambda fields: fields["options"].pop("size"))
-
-
-@pytest.mark.parametrize("damage", [with_other_lines, without_size])
-@pytest.mark.parametrize("command", ["subset", "merge"])
-def test_a_damaged_level_is_copied_into_no_store(
-    command: str,
-    damage: Callable[[Path], None],
-    images: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    store = packed(images, tmp_path / "out")
-    damage(store)
-    manifest = store / LEVEL / "manifest.json"
-    resealed(store, lambda fields: fields["files"].update({f"{LEVEL}/manifest.json": entry(manifest)}))
-    lines = store / LEVEL / "samples.jsonl"
-    resealed(store, lambda fields: fields["files"].update({f"{LEVEL}/samples.jsonl": entry(lines)}))
-    words = {"subset": ["subset", str(store), str(tmp_path / "new"), "--rows", "0,1"]}
-    words["merge"] = ["merge", str(store), str(packed(images, tmp_path / "other")), str(tmp_path / "new")]
-    assert run([*words[command], "--quiet"]) == 1
-    printed = capsys.readouterr().err
-    assert printed.count("\n") == 1
-    assert "is damaged" in printed
-    assert not (tmp_path / "new").exists()
 
 
 # -- class lists

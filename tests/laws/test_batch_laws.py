@@ -1,4 +1,4 @@
-"""A batch belongs to its caller, the order of batches to seed and epoch alone, and crops read the level that they need."""
+"""A batch belongs to its caller, the order of batches to seed and epoch alone."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import Tune, tuned
-from kinds import KINDS, ROWS, spread
+from kinds import KINDS, spread
 from rows import FilesOf, small_sizes
-from second_reader import Store
 
 from reader import MemmapDataset, MemmapLoader, RandomResizedCrop
 
@@ -117,26 +116,3 @@ def passes_there(path: Path, options: dict[str, Any], epochs: list[int], sizes: 
     """Return `passes` of another process, which has its own environment."""
     with tuned(**sizes):
         return passes(path, options, epochs)
-
-
-@pytest.mark.parametrize("residency", [*RESIDENCIES, "url"])
-@pytest.mark.parametrize(("kind", "divisor"), [("levels-2", 2), ("levels-3", 2), ("levels-3", 4)])
-def test_crops_read_the_rows_of_the_level_that_they_need(
-    kind: str, divisor: int, residency: str, files_of: FilesOf, tmp_path: Path, tune: Tune
-) -> None:
-    path = files_of(kind).path
-    level = Store(path).level(divisor)
-    data = MemmapDataset(f"file://{path}", cache=tmp_path) if residency == "url" else MemmapDataset(path)
-    tune(**small_sizes(data))
-    # all of each row, at the size of the level
-    crop = RandomResizedCrop(32 // divisor, scale=(1, 1), ratio=(1, 1))
-    options: dict[str, Any] = {} if residency == "url" else {"residency": residency}
-    with MemmapLoader(
-        data, 3, shuffle="block", transform=crop, size=32 // divisor, as_tuple=False, **options
-    ) as loader:
-        found = {
-            row: pixels.numpy().tobytes()
-            for batch in loader
-            for row, pixels in zip(batch.rows.tolist(), batch.pixels, strict=True)
-        }
-    assert found == {row: level.pixels(row) for row in range(ROWS)}

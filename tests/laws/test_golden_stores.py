@@ -13,7 +13,7 @@ import pytest
 import second_reader
 from conftest import devices
 
-from reader import ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch, ResizeCenterCrop, concat
+from reader import ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch, concat
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 STORES = sorted(path.parent.name for path in GOLDEN.glob("*/manifest.json"))
@@ -25,12 +25,6 @@ Row = dict[str, Any]
 def rows_in_files(path: Path) -> list[Row]:
     """Read all rows of a store by the format's page alone."""
     head = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-    if "levels" in head["reader_features"]:
-        # what the other reader refuses; this store has no extras
-        sides = head["rows"], head["height"], head["width"], head["channels"]
-        pixels = np.fromfile(path / "_tensordict" / "pixels.memmap", np.uint8).reshape(sides).transpose(0, 3, 1, 2)
-        targets = np.fromfile(path / "_tensordict" / "targets.memmap", np.int64)
-        return [{"image": image, "targets": target, "texts": []} for image, target in zip(pixels, targets, strict=True)]
     if "compressed-rows" in head["reader_features"]:
         pytest.importorskip("zstandard", reason="zstandard is not installed: pip install 'pixpack[zstd]'")
     store = second_reader.Store(path)
@@ -144,21 +138,6 @@ def check(data: MemmapDataset, expected: list[Row], **how: Any) -> None:
             assert_same(row, expected[number % len(expected)])
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_crops_that_need_no_more_come_from_a_level(way: str, tmp_path: Path) -> None:
-    """Of the golden store of levels, whose level has other values than its rows halved: 5 more."""
-    path = GOLDEN / "levels"
-    expected = rows_in_files(path / "levels" / "2")
-    data, how = WAYS[way](path, tmp_path)
-    height, width = expected[0]["image"].shape[1:]
-    crop = ResizeCenterCrop((height, width))
-    loader = MemmapLoader(data, 2, transform=crop, size=(height, width), shuffle="full", as_tuple=False, **how)
-    found = [row for batch in loader for row in rows_of(batch)]
-    for number, row in found:
-        np.testing.assert_array_equal(row["image"], expected[number % len(expected)]["image"])
-    assert len(found) == len(data)
-
-
 def test_every_golden_store_is_tried() -> None:
-    assert len(STORES) == 13
-    assert {"v1.0", "levels", "texts", "own-masks", "jpeg-own-sizes"} <= {*STORES}
+    assert len(STORES) == 12
+    assert {"v1.0", "texts", "own-masks", "jpeg-own-sizes"} <= {*STORES}

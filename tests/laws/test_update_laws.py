@@ -135,7 +135,7 @@ def test_an_update_that_would_renumber_classes_is_refused_and_changes_nothing(
 @pytest.mark.parametrize(
     ("kind", "change"),
     spread(
-        ["crop", "table", "zip", "levels-2"],
+        ["crop", "table", "zip"],
         ["none", "image-replaced", "images-exchanged", "image-broken", "reject-repaired"],
     ),
 )

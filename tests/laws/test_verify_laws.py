@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import itertools
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -42,13 +41,6 @@ def damaged_rows(store: Path, offset: int) -> tuple[int, int] | None:
         return None
     start = sum(rows for rows, *_ in head["blocks"][:block])
     return start, start + head["blocks"][block][0]
-
-
-def with_levels(store: Path) -> Iterator[tuple[str, Path]]:
-    """Yield a store, and its levels with the prefix of their files."""
-    yield "", store
-    for divisor in manifest_of(store).get("levels", ()):
-        yield f"levels/{divisor}/", store / "levels" / str(divisor)
 
 
 @every_kind
@@ -89,13 +81,11 @@ def check_found(out: Path, store: Path, prefix: str, name: str, offset: int) -> 
     assert {file for file, _ in problems} <= {prefix + name} | also, where
     if name.endswith("manifest.json"):
         return
-    level, root = next(pair for pair in reversed([*with_levels(store)]) if name.startswith(pair[0]))
-    own = name.removeprefix(level)
-    if own == PIXELS:
-        assert rows == {damaged_rows(root, offset)}, where
-    elif own == "_tensordict/targets.memmap" or (own == "samples.jsonl" and offset == 0):
-        count = manifest_of(root)["rows"]
-        row = 0 if offset == 0 else offset // ((root / own).stat().st_size // count)
+    if name == PIXELS:
+        assert rows == {damaged_rows(store, offset)}, where
+    elif name == "_tensordict/targets.memmap" or (name == "samples.jsonl" and offset == 0):
+        count = manifest_of(store)["rows"]
+        row = 0 if offset == 0 else offset // ((store / name).stat().st_size // count)
         assert rows == {(row, row + 1)}, where
 
 

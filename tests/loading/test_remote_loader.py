@@ -187,7 +187,9 @@ def test_an_error_of_the_network_reaches_the_loop_and_the_epoch_is_resumed(
     # the blocks of the first window come, and some others; were it the loop that stops the server, all might be there by then
     first = {(PIXELS, row // 8 * BLOCK, row // 8 * BLOCK + BLOCK) for row in expected[0] + expected[1]}
     assert len(first) == 4
-    range_server.trouble = lambda name, count: 503 if count >= opened + 16 and first <= range_server.asked.keys() else None
+    range_server.trouble = lambda name, count: (
+        503 if count >= opened + 16 and first <= range_server.asked.keys() else None
+    )
 
     def rest() -> None:
         for batch in loader:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from conftest import Tune, make_tree
 from PIL import Image
+from reader.loading.levels import LevelRows
 
 from packer import pack, push
 from reader import (
@@ -28,7 +29,6 @@ from reader import (
 from reader.compiled import Crops
 from reader.dataset.opened_store import OpenedStore
 from reader.loading import levels
-from reader.loading.levels import LevelRows
 from reader.memory.raw_file import RawFile
 from reader.memory.residency import Reads
 from reader.rows import Rows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import zlib
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 from conftest import make_tree, photo
 
-import packer
 from packer import OptionsError, pack
 from reader import MemmapDataset
 
@@ -22,16 +20,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"strict": 0}, "strict is 0, expected True or False."),
     ({"shuffle": True}, "shuffle is True, expected an integer or None."),
     ({"workers": True}, "workers is True, expected an integer or None."),
-    ({"levels": True}, "levels is True, expected an integer."),
     ({"crop_fraction": "1"}, "crop_fraction is '1', expected a number."),
     ({"fit": 3}, "fit is 3, expected text."),
     ({"compress": 1}, "compress is 1, expected True, False, zstd, or jpeg: and a quality."),
     ({"missing": 3}, "missing is 3, expected text or a path."),
     ({"boxes": 3}, "boxes is 3, expected text or a path."),
     ({"progress": 3}, "progress is 3, expected a function that takes a Progress."),
-    # what a level records is no limit that a user gives
-    ({"fit": "none", "size": None, "max_size": "48/2"}, "max_size is '48/2', expected 1 to 16384 pixels."),
-    ({"fit": "none", "size": None, "max_size": "0/4"}, "max_size is '0/4', expected 1 to 16384 pixels."),
 ]
 
 
@@ -50,12 +44,6 @@ def test_numbers_of_numpy_are_recorded_as_numbers(images: Path, tmp_path: Path) 
     pack(images, tmp_path / "out", size=32, **options)
     recorded = MemmapDataset(tmp_path / "out").manifest.options
     assert {name: recorded[name] for name in options} == {"max_pixels": 10**6, "shuffle": 3, "crop_fraction": 0.5}
-
-
-def test_levels_of_rows_with_sizes_of_their_own_record_their_limit(images: Path, tmp_path: Path) -> None:
-    pack(images, tmp_path / "out", fit="none", max_size=48, levels=2)
-    assert json.loads((tmp_path / "out/levels/2/manifest.json").read_text())["options"]["max_size"] == "48/2"
-    assert packer.verify(tmp_path / "out").problems == []
 
 
 def odd_png(width: int, height: int) -> bytes:

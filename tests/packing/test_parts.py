@@ -26,9 +26,7 @@ from packer import LockedError, OptionsError, PackError, pack, seal_parts
 from packer.errors import JournalError
 from packer.operations.verify import verify
 from packer.packing import build, resume
-from packer.packing.levels import Levels
 from packer.packing.parts import division
-from packer.packing.parts import seal_parts as joins
 from packer.report import Progress
 from packer.store import journal as journals
 from packer.store.blocks import block_inputs
@@ -38,7 +36,6 @@ from packer.store.state import check_finished
 from reader import IncompleteStoreError, MemmapDataset
 from reader.format.blocks import read_blocks
 from reader.format.manifest import PIXELS
-from reader.format.tensors import level_path
 
 
 @pytest.fixture(autouse=True)
@@ -156,113 +153,8 @@ def test_sealed_parts_are_the_bytes_of_one_pack(
     assert store_bytes(out) == reference
 
 
-# -- levels
-
-
-LEVELS: list[dict[str, Any]] = [
-    {"levels": 3},
-    {"levels": 2, "size": None, "fit": "none", "max_size": "short:30"},
-    {"levels": 2, "compress": True},
-]
-
-
-@pytest.mark.parametrize("options", LEVELS[2:], ids=["compressed"])
-def test_sealed_parts_have_the_levels_of_one_pack(images: Path, tmp_path: Path, options: dict[str, Any]) -> None:
-    if "compress" in options:
-        pytest.importorskip("zstandard")
-    for name in ("class0/001a.jpg", "class1/004.jpg"):
-        (images / name).write_bytes(b"no image")
-    cut = images / "class2/005.jpg"  # its header is read, its pixels are not
-    cut.write_bytes(cut.read_bytes()[:400])
-    chosen: dict[str, Any] = {"size": 32, "fit": "pad", "workers": 1, "max_rejects": "50%"} | options
-    pack(images, tmp_path / "reference", **chosen)
-    out = tmp_path / "out"
-    _pack_parts(images, out, 3, [3, 1, 2], **chosen)
-    report = seal_parts(out, max_rejects="20%")
-    assert store_bytes(out) == store_bytes(tmp_path / "reference")
-    assert report.rejected == 3
-    assert verify(out, redecode=22, images=images).problems == []
-    assert not list(out.rglob(".packing"))
-    # confirmed by a job that is started again
-    _pack_parts(images, out, 3, [2], resume=True, **chosen)
-
-
 class _Stop(Exception):
     pass
-
-
-@pytest.mark.parametrize("at", [2, 4])
-def test_a_part_that_was_interrupted_before_a_level_is_named_and_resumed(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
-) -> None:
-    chosen: dict[str, Any] = {"levels": 3, "max_rejects": "50%"}
-    pack(images, tmp_path / "reference", size=32, fit="pad", workers=1, **chosen)
-    out, make = tmp_path / "out", Levels._make
-
-    def stopped(self: Any, factor: int, rejected: Any) -> None:
-        if factor == at:
-            raise _Stop
-        make(self, factor, rejected)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Levels, "_make", stopped)
-        with pytest.raises(_Stop):
-            _pack_parts(images, out, 2, [2], **chosen)
-    _pack_parts(images, out, 2, [1], **chosen)
-    with pytest.raises(PackError, match=rf"part 2/2 of {out} is unfinished: it was interrupted before levels/{at}\."):
-        seal_parts(out)
-    _pack_parts(images, out, 2, [2], resume=True, **chosen)
-    seal_parts(out)
-    assert store_bytes(out) == store_bytes(tmp_path / "reference")
-
-
-def test_an_image_that_changed_is_packed_again_into_levels_of_its_part(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chosen: dict[str, Any] = {"levels": 2, "size": 32, "workers": 1}
-    out, first, other = tmp_path / "out", images / "class0/000.jpg", images / "class1/000.jpg"
-    _pack_parts(images, out, 2, **chosen)
-    shutil.copyfile(other, first)
-    with monkeypatch.context() as patch:
-        patch.setattr(Levels, "make", Mock(side_effect=_Stop))
-        with pytest.raises(_Stop):
-            _pack_parts(images, out, 2, [1], resume=True, **chosen)
-    with pytest.raises(
-        PackError,
-        match=r"part 1/2 of .* is unfinished: row 0, class0/000.jpg, is another image in levels/2 .*part='1/2'",
-    ):
-        seal_parts(out)
-    _pack_parts(images, out, 2, [1], resume=True, **chosen)
-    # and where a part is started over
-    first.write_bytes(b"no image")
-    _pack_parts(images, out, 2, [1], overwrite=True, **chosen)
-    seal_parts(out)
-    pack(images, tmp_path / "reference", fit="pad", max_rejects=1, **chosen)
-    assert store_bytes(out) == store_bytes(tmp_path / "reference")
-
-
-@pytest.mark.parametrize("at", [2, 4])
-def test_a_seal_that_was_interrupted_at_a_level_continues(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
-) -> None:
-    chosen: dict[str, Any] = {"levels": 3, "size": 32, "fit": "pad", "workers": 1}
-    pack(images, tmp_path / "reference", **chosen)
-    out, gather = tmp_path / "out", joins._CompleteParts._gather
-
-    def stopped(self: Any, progress: Any) -> None:
-        if self.making.folder == level_path(tmp_path / "out.packing", at):
-            raise _Stop
-        gather(self, progress)
-
-    _pack_parts(images, out, 3, **chosen)
-    with monkeypatch.context() as patch:
-        patch.setattr(joins._CompleteParts, "_gather", stopped)
-        with pytest.raises(_Stop):
-            seal_parts(out)
-    with pytest.raises(PackError, match="are being sealed. Resume with: pack seal"):
-        _pack_parts(images, out, 3, [1], resume=True, **chosen)
-    seal_parts(out)
-    assert store_bytes(out) == store_bytes(tmp_path / "reference")
 
 
 def test_splits_are_sealed_each(tmp_path: Path) -> None:

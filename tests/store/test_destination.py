@@ -623,9 +623,7 @@ def test_a_mount_point_takes_a_store_splits_and_parts(mounted: Path, images: Pat
     assert os.listdir(mounted) == [".packing"]
     with pytest.raises(IncompleteStoreError, match="pack info"):
         MemmapDataset(mounted)
-    with pytest.raises(
-        PackError, match=r"out is incomplete: its pack is at .* Resume with: pack\(.*/out', "
-    ):
+    with pytest.raises(PackError, match=r"out is incomplete: its pack is at .* Resume with: pack\(.*/out', "):
         pack(images, mounted, size=32)
     assert pack(images, mounted, size=32, resume=True).resumed_from >= 4
     assert store_bytes(mounted) == store_bytes(tmp_path / "fresh")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import check_golden_bytes, store_bytes
+from conftest import check_golden_bytes
 from PIL import Image
 from row_forms import WAYS, Formed, stored
 
@@ -163,18 +163,6 @@ def test_the_compiled_part_or_pillow_is_needed(
 
 
 # -- packing
-
-
-def test_levels_are_jpegs_too(tree: Path, tmp_path: Path) -> None:
-    pack(tree, tmp_path / "out", size=32, levels=2, compress="jpeg:95", workers=1)
-    pack(tree, tmp_path / "half", size=16, compress="jpeg:95", workers=1)
-    assert store_bytes(tmp_path / "out/levels/2") == store_bytes(tmp_path / "half")
-    assert verify(tmp_path / "out").problems == []
-    pack(tree, tmp_path / "plain", size=32, levels=2, workers=1)
-    subset(tmp_path / "plain", tmp_path / "copy", compress="jpeg:95")
-    assert store_bytes(tmp_path / "copy") == store_bytes(tmp_path / "out")
-    subset(tmp_path / "out", tmp_path / "raw", compress=False)
-    assert torch.equal(MemmapDataset(tmp_path / "raw/levels/2")[3][0], MemmapDataset(tmp_path / "half")[3][0])
 
 
 @pytest.mark.parametrize(

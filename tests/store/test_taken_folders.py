@@ -96,7 +96,6 @@ COMMANDS = {
     "pack": _packs(),
     "pack --resume": _packs("interrupted_pack", resume=True),
     "pack --overwrite": _packs("mine", overwrite=True),
-    "pack --levels": _packs(levels=2),
     "pack --part": Command(
         "",
         lambda folders, out, seen: pack(folders.images, out, size=32, workers=1, progress=seen, part="1/1"),

@@ -292,4 +292,6 @@ def test_a_library_that_fails_over_the_link_is_one_line(
     ended = subprocess.CompletedProcess([], 1, "", "Traceback:\nIndexError: no such sample\nbye\n")
     monkeypatch.setattr(script.subprocess, "run", lambda *_, **__: ended)
     with pytest.raises(script.ReadFailed, match="^litdata: IndexError: no such sample$"):
-        script._turn(script.RemoteReader(job, Path(sys.executable), tmp_path), "litdata", "http://127.0.0.1:9", tmp_path)
+        script._turn(
+            script.RemoteReader(job, Path(sys.executable), tmp_path), "litdata", "http://127.0.0.1:9", tmp_path
+        )

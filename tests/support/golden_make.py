@@ -1,5 +1,5 @@
 """Make the stores of tests/golden again: `golden_make.py OUT`, or with own-sizes, own-masks, labels, compressed, compressed-gray,
-compressed-rgba, compressed-own-masks, jpeg, jpeg-gray, jpeg-own-sizes, texts or levels behind it.
+compressed-rgba, compressed-own-masks, jpeg, jpeg-gray, jpeg-own-sizes, or texts behind it.
 
 Only for a new format version or feature, into a new folder: an old golden store never changes.
 """
@@ -22,7 +22,7 @@ from packer.workers.frame_writer import packed_rows, with_errors
 from reader import frames
 from reader.format.blocks import Block, encode_manifest
 from reader.format.check import metadata_files
-from reader.format.head import LEVELS, OWN_MASKS, OWN_SIZES, TEXT_COLUMNS
+from reader.format.head import OWN_MASKS, OWN_SIZES, TEXT_COLUMNS
 from reader.format.manifest import FileEntry, Manifest
 from reader.format.row_kinds import PAGE_BYTES
 from reader.format.samples import encode_line
@@ -178,52 +178,6 @@ def texts(out: Path) -> None:
     write(out, contents, fields, [Block(0, 3, zlib.crc32(pixels), 0)])
 
 
-def levels(out: Path) -> None:
-    """Write 3 rows of 8 x 4 x 1 in two blocks, and of 4 x 2 x 1 in levels/2; value of a pixel is 50 r + 4 y + x, + 5 there."""
-    files: dict[str, FileEntry] = {}
-    for folder, (height, width), added in ((out / "levels" / "2", (4, 2), 5), (out, (8, 4), 0)):
-        (folder / "_tensordict").mkdir(parents=True)
-        pixels = bytes(
-            50 * r + 4 * y + x + added for r, y, x in itertools.product(range(3), range(height), range(width))
-        )
-        lines = [encode_line({"path": f"{r}.png", "target": r % 2, "width": 9, "height": 9}).encode() for r in range(3)]
-        contents = {
-            "_tensordict/pixels.memmap": pixels,
-            "_tensordict/targets.memmap": struct.pack("<3q", 0, 1, 0),
-            "samples.jsonl": b"".join(lines),
-            "rejected.jsonl": b"",
-        }
-        fields = {
-            "rows": 3,
-            "height": height,
-            "width": width,
-            "channels": 1,
-            "target_kind": "class",
-            "target_count": None,
-            "has_content": False,
-            "extras": {},
-            "classes": ("a", "b"),
-            "mean": (0.5,),
-            "std": (0.25,),
-            "inputs": 3,
-            "rejected": 0,
-            "options": {"fit": "squash", "size": [height, width]},
-            "decoders": {"pillow": {"version": "0"}},
-        }
-        if folder == out:
-            fields["options"] |= {"levels": 2}
-            fields |= {"reader_features": (LEVELS,), "levels": (2,)}
-        row = height * width
-        first, second = zlib.crc32(pixels[: 2 * row]), zlib.crc32(pixels[2 * row :])
-        blocks = [Block(0, 2, first, 0), Block(2, 3, second, sum(map(len, lines[:2])))]
-        write(folder, contents, fields, blocks, files)
-        files = {
-            f"levels/2/{path.relative_to(folder)}": FileEntry(path.stat().st_size, sha256_file(path))
-            for path in sorted(folder.rglob("*"))
-            if path.is_file()
-        }
-
-
 def packed(
     form: str,
     contents: dict[str, bytes],
@@ -331,8 +285,8 @@ def write(
 
 
 if __name__ == "__main__":
-    if sys.argv[2:] in (["texts"], ["levels"]):
-        {"texts": texts, "levels": levels}[sys.argv[2]](Path(sys.argv[1]))
+    if sys.argv[2:] == ["texts"]:
+        texts(Path(sys.argv[1]))
     elif sys.argv[2:] == ["compressed-own-masks"]:
         own_sizes(Path(sys.argv[1]), has_masks=True, form=ZSTD)
     elif sys.argv[2:] == ["jpeg-own-sizes"]:

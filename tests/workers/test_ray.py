@@ -79,16 +79,6 @@ def test_a_part_on_a_cluster_goes_with_one_of_this_machine(
 
 
 @pytest.mark.slow
-def test_levels_of_a_part_on_a_cluster_go_with_those_of_one_machine(cluster: Any, photos: Path, tmp_path: Path) -> None:
-    kind: dict[str, Any] = {"fit": "none", "max_size": 32, "levels": 3}
-    pack(photos, tmp_path / "reference", workers=1, **kind)
-    pack(photos, tmp_path / "parts", part="2/2", engine="ray", address=cluster.address, **kind)
-    pack(photos, tmp_path / "parts", part="1/2", workers=1, **kind)
-    seal_parts(tmp_path / "parts")
-    assert store_bytes(tmp_path / "parts") == store_bytes(tmp_path / "reference")
-
-
-@pytest.mark.slow
 def test_an_update_on_a_cluster_keeps_rows(cluster: Any, photos: Path, tmp_path: Path) -> None:
     reference = _reference(photos, tmp_path)
     report = update(photos, tmp_path / "reference", engine="ray", address=cluster.address)

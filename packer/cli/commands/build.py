@@ -51,14 +51,6 @@ from packer.options import CHANNELS, FITS, RESAMPLES, PackOptions
 )
 @COMPRESS
 @click.option(
-    "--levels",
-    type=click.IntRange(1, 3),
-    default=PackOptions.levels,
-    show_default=True,
-    metavar="N",
-    help="2: also keep each image at half the size, for crops that need no more pixels: +25 % bytes; 3: also at a quarter.",
-)
-@click.option(
     "--exact", is_flag=True, help="Never decode JPEGs at reduced size first (done only where twice the target remains)."
 )
 @click.option(

@@ -13,12 +13,11 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from packer.errors import OptionsError, PackError
+from packer.errors import OptionsError
 from packer.inputs.samples import Inputs
-from packer.operations.copying.row_sources import CopySource, Selection, check_same
+from packer.operations.copying.row_sources import CopySource, check_same
 from packer.operations.copying.store_copy import AGAIN, CopyPlan, StoreCopy
 from packer.options import OutputOptions
-from packer.packing.levels import files_of, other_image
 from packer.report import PackReport
 from packer.store.destination import Folder, Making
 from packer.store.disk_space import guard_standard_streams
@@ -28,9 +27,7 @@ from packer.store.lock import checked
 from packer.store.out_folder import check_destination, check_takes_splits, resolved_out
 from packer.store.reports import store_report, summed_report
 from reader.format.check import check_store
-from reader.format.manifest import FileEntry, Manifest
-from reader.format.samples import read_samples
-from reader.format.tensors import level_path
+from reader.format.manifest import Manifest
 
 
 def copy_plans(plans: Mapping[str, CopyPlan], out: Path, *, overwrite: bool) -> PackReport:
@@ -115,49 +112,17 @@ def _check_all_same(plan: CopyPlan) -> None:
 
 def _made(plan: CopyPlan, making: Making, sizes: dict[str, int]) -> Manifest:
     """Make the store in its folder; fills in what its files need as soon as that is known."""
-    levels, out = dict[str, FileEntry](), making.folder
-    for factor in plan.levels:
-        _copied_into(_level_plan(plan, factor), making.level(factor).log(), sizes, {})
-        levels |= files_of(out, factor)
-    manifest = _copied_into(plan, making.log(), sizes, levels)
-    for factor in plan.levels:
-        if what := other_image(read_samples(out), read_samples(level_path(out, factor)), factor):
-            copied = " or ".join(str(selection.path) for selection in plan.selections)
-            raise PackError(f"{what}: {copied} is damaged. pack verify names all that is; pack the images again.")
-    check_store(out)  # what cannot be opened must replace no store
+    manifest = _copied_into(plan, making.log(), sizes)
+    check_store(making.folder)  # what cannot be opened must replace no store
     return manifest
 
 
-def _copied_into(plan: CopyPlan, log: CommitLog, sizes: dict[str, int], levels: Mapping[str, FileEntry]) -> Manifest:
+def _copied_into(plan: CopyPlan, log: CommitLog, sizes: dict[str, int]) -> Manifest:
     with contextlib.ExitStack() as held:
         sources = [held.enter_context(contextlib.closing(CopySource(selection))) for selection in plan.selections]
-        copy = StoreCopy(plan, sources, log, levels)
+        copy = StoreCopy(plan, sources, log)
         sizes |= copy.sizes
         return copy.run()
-
-
-def _level_plan(plan: CopyPlan, factor: int) -> CopyPlan:
-    """Return what copies a level of the same rows: what packing their images at its size makes, as of the store."""
-    selections = []
-    for one in plan.selections:
-        path = level_path(one.path, factor)
-        numbers = {name: new for name, new in one.numbers.items() if name == "targets"}
-        selections.append(Selection(path, check_store(path), one.rows, numbers))
-    own = selections[0].manifest.options
-    if "size" not in own:
-        raise PackError(f"{selections[0].path} is damaged: its options have no size. Pack the images again.")
-    options = {name: own[name] if name in ("size", "max_size") else value for name, value in plan.options.items()}
-    left_out = {"levels", "mask_values"}
-    return dataclasses.replace(
-        plan,
-        selections=selections,
-        extras={},
-        further_targets={},
-        texts=(),
-        levels=(),
-        options={name: value for name, value in options.items() if name not in left_out},
-        notes=[],
-    )
 
 
 def _check_apart(store: Path, out: Path, stage: Path) -> None:

@@ -126,7 +126,6 @@ def _plan(
         extras=extras,
         further_targets=further,
         texts=like.texts,
-        levels=like.levels,
         options=_options(manifests),
         decoders=like.decoders,
         form=like.form,

@@ -67,8 +67,6 @@ class CopyPlan:
     # how the rows are kept, "" (raw), "zstd" or "jpeg:95"; frames of stores that have this form are copied
     form: str
     texts: tuple[str, ...] = ()
-    # by what sides are divided in the levels that are copied too
-    levels: tuple[int, ...] = ()
     # whether this one lists what the stores rejected too
     has_rejects: bool = False
     notes: list[str] = field(default_factory=list)
@@ -90,16 +88,15 @@ class _Copied:
 
 
 class StoreCopy:
-    """One store being made; where each row goes to is known from the start. levels: files there are."""
+    """One store being made; where each row goes to is known from the start."""
 
     def __init__(
         self,
         plan: CopyPlan,
         sources: list[CopySource],
         log: CommitLog,
-        levels: Mapping[str, FileEntry],
     ) -> None:
-        self._plan, self._log, self._out, self._check, self._levels = plan, log, log.store, log.check, levels
+        self._plan, self._log, self._out, self._check = plan, log, log.store, log.check
         self._like = plan.selections[0].manifest
         self._noted = SampleNotes()
         self._sources, self._mine = sources, threading.local()
@@ -192,7 +189,7 @@ class StoreCopy:
         self._check()
         set_size(pixels, used, used + len(filling))
         crc32 = crc32_combine(crc32, zlib.crc32(filling), len(filling))
-        entries = {name: file.close() for name, file in files.items()} | dict(self._levels)
+        entries = {name: file.close() for name, file in files.items()}
         entries[PIXELS] = FileEntry(used + len(filling), f"crc32:{crc32:08x}")
         mean, std = channel_statistics(pixel_count, *sums.tolist())
         return commit_manifest(self._log, self._fields(mean, std), entries, blocks)
@@ -224,7 +221,6 @@ class StoreCopy:
             "mask_values": joint_mask_values(selection.manifest.mask_values for selection in plan.selections),
             "reader_features": tuple(name for name in READER_FEATURES if name in features),
             "texts": plan.texts,
-            "levels": plan.levels,
             "compression": Compression.of(plan.form, self._offset(self._rows), self._noted.squared_error),
         }
 

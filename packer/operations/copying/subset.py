@@ -131,7 +131,6 @@ def _plan(
         extras=manifest.extras,
         further_targets=manifest.further_targets,
         texts=manifest.texts,
-        levels=manifest.levels,
         **_kept(path, manifest, compress),
         # in their own order the names are what folders of these classes alone would give
         labels=joint_labels([manifest], is_list_given=classes is not None and [*names] != sorted(names)),
@@ -146,11 +145,9 @@ def _kept(path: Path, manifest: Manifest, compress: bool | str | None) -> dict[s
         return {"options": manifest.options, "decoders": manifest.decoders, "form": form}
     lossy = before if jpeg_quality(before) else manifest.options.get("lossy")
     _check_form(path, manifest, form, lossy)
-    options = {name: value for name, value in manifest.options.items() if name not in ("compress", "levels")}
+    options = {name: value for name, value in manifest.options.items() if name != "compress"}
     options |= {"lossy": lossy} if lossy else {}
     options |= {"compress": form} if form else {}
-    # behind it, as a pack writes them
-    options |= {name: value for name, value in manifest.options.items() if name == "levels"}
     decoders = pixel_decoders(manifest.decoders)
     decoders |= {codec_of(form): frames.versions(codec_of(form))} if form else {}
     return {"options": options, "decoders": decoders, "form": form}

@@ -20,7 +20,6 @@ from packer.inputs.splits import split_of, stores_in, stores_of
 from packer.option_names import OVERWRITE, Option
 from packer.options import WorkerOptions
 from packer.packing.differences import header_difference
-from packer.packing.levels import files_of, part_difference
 from packer.packing.parts.part_inputs import load_inputs
 from packer.packing.resume import plugin_decoders
 from packer.pixels.geometry import Geometry
@@ -40,8 +39,7 @@ from packer.store.seal import seal
 from packer.store.state import check_finished, out_of, resume_command, two_divisions
 from packer.text import difference
 from reader.format.filesystem import error_path, refresh_names
-from reader.format.manifest import MANIFEST, PIXELS, FileEntry
-from reader.format.tensors import FACTORS, level_path
+from reader.format.manifest import MANIFEST, PIXELS
 from reader.tuning import tuning
 
 
@@ -118,17 +116,13 @@ def _finished_report(store: Path) -> PackReport:
 
 @dataclass
 class _CompleteParts:
-    """The parts of one store, found complete. source_bytes adds up while the store is sealed.
-
-    levels: by what its sides are divided, those of the levels that are not sealed yet.
-    """
+    """The parts of one store, found complete. source_bytes adds up while the store is sealed."""
 
     making: Making
     folders: list[Path]
     rows: list[int]
     sizes_bytes: list[int]
     header: journals.Header
-    levels: dict[int, _CompleteParts]
     source_bytes: int = 0
 
     @classmethod
@@ -141,38 +135,21 @@ class _CompleteParts:
                 f"{making.name} holds no part of a pack. Parts are made by: pack IMAGES {making.name} --part i/n"
             )
         _check_all_there(out, parts)
-        found = cls._of(making, parts, out)
-        for factor in FACTORS[: found.header.options.get("levels", 1) - 1]:
-            level = making.level(factor)
-            # sealed before the store is: a run that was interrupted between has left it so
-            if not (level.folder / MANIFEST).exists():
-                found.levels[factor] = cls._of(level, parts, out)
-                _check_same_images(out, parts, factor)
-        return found
-
-    @classmethod
-    def _of(cls, making: Making, parts: list[Part], store: Path) -> _CompleteParts:
-        """Check the parts of a store, or of one of its levels; the store is what commands name."""
-        out = making.folder
         folders = [part.folder(out) for part in parts]
-        headers = []
-        for part, folder in zip(parts, folders, strict=True):
-            if not (header := journals.header_of(folder)):
-                raise _unfinished(store, part, f"it was interrupted before {out.relative_to(store)}")
-            headers.append(header)
+        headers = [journals.read_header(folder) for folder in folders]
         for part, header in zip(parts, headers, strict=True):
             if what := header_difference(headers[0], header):
-                raise _unlike(store, parts[0], what, part)
+                raise _unlike(out, parts[0], what, part)
         decoders: dict[str, tuple[Part, str]] = {}
         layout = _layout(headers[0])
         for folder in (out, *folders):
             refresh_names(folder / PIXELS)  # what a sealing that was killed on another host did must be seen
         found = [
-            _finished(out, part, header.span, layout, decoders, store)
+            _finished(out, part, header.span, layout, decoders, out)
             for part, header in zip(parts, headers, strict=True)
         ]
         rows, sizes_bytes = ([*column] for column in zip(*found, strict=True))
-        return cls(making, folders, rows, sizes_bytes, headers[0], {})
+        return cls(making, folders, rows, sizes_bytes, headers[0])
 
     def seal(self, progress: Callable[[int, int], None]) -> PackReport:
         """Gather the rows, write all other files, and commit by the manifest."""
@@ -186,21 +163,10 @@ class _CompleteParts:
             _layout(self.header),
             inputs,
             self._blocks(),
-            levels=self._seal_levels,
         )
         assert manifest is not None  # there are rows
         report = store_report(manifest, inputs, self.making.folder, 0.0, manifest.inputs)
         return dataclasses.replace(report, source_bytes=self.source_bytes)
-
-    def _seal_levels(self) -> dict[str, FileEntry]:
-        """Seal the levels, and return the files of all."""
-        entries: dict[str, FileEntry] = {}
-        for factor in FACTORS[: self.header.options.get("levels", 1) - 1]:
-            if factor in self.levels:
-                self.levels[factor].seal(lambda done, total: None)
-            self.making.to.remove(self.making.level(factor).folder / journals.FOLDER)
-            entries |= files_of(self.making.folder, factor)
-        return entries
 
     def _blocks(self) -> Iterator[Result]:
         for folder in self.folders:
@@ -263,13 +229,6 @@ def _check_all_there(out: Path, parts: list[Part]) -> None:
         )
 
 
-def _check_same_images(out: Path, parts: list[Part], factor: int) -> None:
-    """Refuse parts where an image changed, and was packed again, but not yet into the level."""
-    for part in parts:
-        if what := part_difference(part.folder(out), part.folder(level_path(out, factor)), factor):
-            raise _unfinished(out, part, what)
-
-
 def _unfinished(out: Path, part: Part, what: str) -> PackError:
     return PackError(f"part {part} of {out_of(out)} is unfinished: {what}. Resume with: {resume_command(out, part)}")
 
@@ -290,8 +249,6 @@ def _finished(
     store: Path,
 ) -> tuple[int, int]:
     """Return how many rows a part has, and their bytes; add what plugins decoded them to decoders: format -> part, decoder.
-
-    store: OUT, or what it is a level of.
 
     Raises:
         PackError: its journal does not reach the end of its inputs, or another version of a plugin decoded another part.

@@ -8,36 +8,19 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from typing import Optional, Protocol
+from collections.abc import Callable, Iterable
+from typing import Optional
 
 import torch
 
-from reader.compiled import Crops, Places, are_served, cropped, memory
+from reader.compiled import Crops, Places, are_served, cropped
 from reader.host_values import on_host
-from reader.store import ImageBatch, RaggedBatch
+from reader.store import RaggedBatch
 from reader.tuning import tuning
 
 # A number, or one for each sample: int64[B, 1].
 _Where = int | torch.Tensor
 _LOG = logging.getLogger(__name__)
-
-
-class PixelSource(Protocol):
-    """What crops read rows from instead of from their batch: a store and its levels."""
-
-    @property
-    def factors(self) -> Iterable[int]:
-        """By what the sides of each level are divided."""
-
-    def of_level(self, rows: torch.Tensor, factor: int) -> Iterator[tuple[torch.Tensor, ImageBatch | RaggedBatch]]:
-        """Yield rows of a level, 1: of the store, some at a time with their positions among the rows: int64[...]."""
-
-    def content(self, rows: torch.Tensor, factor: int) -> torch.Tensor | None:
-        """Return the image area of rows of a level, int64[B, 4] x0, y0, x1, y1; None: all of each row."""
-
-    def masks(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return uint8[T] and where in it the masks of rows of the store begin, int64[B]."""
 
 
 def cut(
@@ -137,57 +120,6 @@ def _on_cuda(device: torch.device) -> Callable[[torch.Tensor, torch.Tensor, int,
         )
         return None
     return kernel
-
-
-def resized_from_levels(source: PixelSource, batch: ImageBatch | RaggedBatch, crops: Crops) -> torch.Tensor:
-    """Read each row at the size that its box needs, and resize the box there."""
-    need = torch.tensor([[crops.width, crops.height]]) if crops.grids is None else crops.grids[:, [3, 2]]
-    assert batch.rows is not None
-    factors, scaled = boxes_on_levels(source, batch, crops.boxes, need)
-    result: torch.Tensor | None = None
-    for factor, boxes in scaled.items():
-        index = (factors == factor).nonzero()[:, 0]
-        if not len(index):
-            continue
-        for some, level in source.of_level(batch.rows[index], factor):
-            at = index[some]
-            if result is None:
-                channels = int(level.shapes[0, 2]) if isinstance(level, RaggedBatch) else level.pixels.shape[-1]
-                result = memory(len(batch), crops.height, crops.width, channels)
-            of_level = crops._replace(boxes=boxes).at(at)
-            if isinstance(level, RaggedBatch):
-                part = resized_images(level, of_level, (result, at))
-            else:
-                part = resized(level.pixels, of_level)
-            if len(at) == len(batch):
-                return part
-            if part is not result:
-                # a sixth of the time that torch takes to place rows
-                result.numpy()[at.numpy()] = part.numpy()
-    assert result is not None
-    return result
-
-
-def boxes_on_levels(
-    source: PixelSource, batch: ImageBatch | RaggedBatch, boxes: torch.Tensor, need: torch.Tensor
-) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
-    """Return the smallest level that has the pixels of each box, int64[B] what its sides are divided by; and the boxes on each.
-
-    need: int64[B, 2] or [1, 2], the width and height that boxes are resized to.
-    """
-    assert batch.rows is not None
-    sides = batch.shapes[:, :2].long() if isinstance(batch, RaggedBatch) else torch.tensor([batch.pixels.shape[1:3]])
-    most = torch.cat([sides.flip(-1), sides.flip(-1)], dim=-1)
-    factors, scaled = torch.ones(len(batch), dtype=torch.int64), {1: boxes}
-    for factor in source.factors:
-        # 223 of 224 full pixels, halved, is 112 of 112: the nearest edge that the level has
-        scaled[factor] = torch.minimum((boxes + factor // 2) // factor, most // factor)
-        if (content := source.content(batch.rows, factor)) is not None:
-            # 47 lines of image in 64 are 23 in 32 where the store's 23.5 would be 24: the last one is padding there
-            low, high = content[:, :2].repeat(1, 2), content[:, 2:].repeat(1, 2)
-            scaled[factor] = torch.maximum(torch.minimum(scaled[factor], high), low)
-        factors[((scaled[factor][:, 2:] - scaled[factor][:, :2]) >= need).all(dim=-1)] = factor
-    return factors, scaled
 
 
 def nearest(masks: torch.Tensor, crops: Crops) -> torch.Tensor:
