@@ -6,7 +6,7 @@
 Runs `pack` with random options and arguments, valid and not, of every command, as click declares them; the values are folders,
 lists, tables, archives, stores, unfinished ones and parts, numbers, and nonsense. Every tenth is a program of its own; the
 others are processes forked from this one, which has imported what takes longer than a command. Each must end in time, with an
-exit code that docs/reference/exit-codes.md names, and print no traceback; where a command that writes exits with 0, `pack
+exit code that docs/reference/cli.md names, and print no traceback; where a command that writes exits with 0, `pack
 verify` must pass; the inputs must be unchanged, and nothing may be written outside the command's own folder. Prints one JSON
 object last; exits 1 where anything failed.
 """
@@ -38,7 +38,7 @@ from tests.crash._runs import digests
 from tests.fuzz._cli_values import Values, make_inputs
 
 _MOST_SECONDS = 120
-_EXIT_CODES = ROOT / "docs/reference/exit-codes.md"
+_EXIT_CODES = ROOT / "docs/reference/cli.md"
 _LOOK_SECONDS = 0.002
 _SHARE_OF_PROGRAMS = 0.1
 # What a command imports when it runs.
