@@ -38,10 +38,6 @@ class DecodeError(ValueError):
     """This input cannot become a row; the message is what rejected.jsonl says."""
 
 
-class DepthError(ValueError):
-    """The pixels have no agreed range, or cannot be read to all their bits."""
-
-
 class JpegError(ValueError):
     """libjpeg-turbo refused or warned; the message is its own."""
 

@@ -149,7 +149,7 @@ class RowOptions(ShapeOptions):
         max_size: with fit "none", the most pixels of a row's longer side; "short:256": of its shorter side; None: any.
         compress: store each row compressed with zstd, without loss; "jpeg:95": as a JPEG of this
             quality, 1 to 100, with some loss.
-        bit_depth: over how many bits the values of 16-bit files are spread, where they do not say so; None: 16.
+        bit_depth: over how many bits the values of 16-bit gray files are spread.
     """
 
     exact: bool = False
@@ -158,11 +158,11 @@ class RowOptions(ShapeOptions):
     requantize: int | None = None
     max_size: int | str | None = None
     compress: bool | str = False
-    bit_depth: int | None = None
+    bit_depth: int = 16
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.bit_depth is not None and not 8 <= self.bit_depth <= 16:
+        if not 8 <= self.bit_depth <= 16:
             raise OptionsError(f"{Option('bit_depth')} is {self.bit_depth!r}, expected 8 to 16 bits.")
         values.check_max_size(self.max_size, self.fit, _MAX_SIDE)
         values.check_quality(Option("requantize"), self.requantize)
@@ -344,7 +344,7 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
     def shaping(self) -> dict[str, object]:
         """Return every option that shapes the pixels, rows or rejects: what the manifest records and a resume compares."""
         optional: dict[str, object] = {} if self.requantize is None else {"requantize": self.requantize}
-        optional |= {} if self.bit_depth is None else {"bit_depth": self.bit_depth}
+        optional |= {} if self.bit_depth == 16 else {"bit_depth": self.bit_depth}
         optional |= {} if self.mask_values is None else {"mask_values": [*map(int, self.mask_values)]}
         optional |= {"max_size": values.recorded_limit(self.max_size)} if self.has_own_sizes else {}
         optional |= {"compress": self.form} if self.form else {}

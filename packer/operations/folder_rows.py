@@ -15,7 +15,7 @@ import numpy.typing as npt
 from packer.errors import DecodeError, OptionsError, PackError
 from packer.inputs.samples import Inputs
 from packer.packing.redecode import Finder
-from packer.pixels.formats.opening import load_image, open_image
+from packer.pixels.formats.opening import UPRIGHT, load_image, open_image
 from packer.pixels.geometry import Geometry
 from reader.format.manifest import Manifest
 from reader.format.samples import read_rejects, read_samples
@@ -60,7 +60,8 @@ class FolderRows:
             data, _ = self._finder.source(self._lines[path]).read(max_pixels=sys.maxsize)
             # Pillow's warnings, which the pack has recorded
             with warnings.catch_warnings(action="ignore"), open_image(data) as opened:
-                image = load_image(opened, data).upright(opened).convert(self._mode)
+                turn = UPRIGHT.get(load_image(opened, data))
+                image = (opened if turn is None else opened.transpose(turn)).convert(self._mode)
         except DecodeError as e:
             raise PackError(f"{path} cannot be compared: {e}. It has changed since it was packed.") from e
         made, _ = self._geometry.to_row(image, self._geometry.resized(*image.size))

@@ -38,13 +38,13 @@ class Decoder:
         exact: bool = False,
         strict: bool = False,
         max_pixels: int = MAX_PIXELS,
-        bit_depth: int | None = None,
+        bit_depth: int = 16,
         clock: StageClock | None = None,
     ) -> None:
         self._rules = RowRules(geometry, _MODES[channels], exact, strict, max_pixels, bit_depth)
         self._clock = clock or StageClock("decode")
         self._one_pass, self._resize_seconds = native().row, native().resize_seconds
-        self._unfilter = native().unfilter if bit_depth is None else None
+        self._unfilter = native().unfilter if bit_depth == 16 else None
         # what makes the rows of several files in one call; None where rows are to be other than such a call makes them
         self.photographs = None if channels != "rgb" else native().photographs
         # what inflates PNGs for it; None where it is to make no rows of these

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from packer.errors import DecodeError
-from packer.pixels.formats.opening import UPRIGHT, load_image, open_image, stored_size
+from packer.pixels.formats.opening import UPRIGHT, load_image, open_image
 from packer.pixels.geometry import Geometry
 from packer.pixels.row import Row
 from packer.text import spans
@@ -48,10 +48,12 @@ def mask_row(data: bytes, row: Row, geometry: Geometry, *, classes: Sequence[int
         warnings.simplefilter("ignore")
         with open_image(data) as image:
             if sorted(image.size) != sorted(size):  # before it is decoded: it may be a bomb
-                raise DecodeError(f"it has {_numbers(stored_size(image))} pixels, the image {_numbers(stored)}")
+                raise DecodeError(f"it has {_numbers(image.size)} pixels, the image {_numbers(stored)}")
             own = load_image(image, data)
-            mask = own.upright(Image.fromarray(_classes(_values(image), classes)))
-    if own.value == 1:
+            mask = Image.fromarray(_classes(_values(image), classes))
+    if own in UPRIGHT:
+        mask = mask.transpose(UPRIGHT[own])
+    else:
         if mask.size not in (size, stored):
             raise DecodeError(f"it has {_numbers(mask.size)} pixels, the image {_numbers(stored)}")
         if orientation in UPRIGHT and mask.size == stored:

@@ -5,26 +5,15 @@ JPEG goes through libjpeg-turbo (`formats/turbojpeg.py`) where that accepts the 
 
 from __future__ import annotations
 
-import math
 import warnings
 
+import numpy as np
 from PIL import Image
 
 from packer.clock import StageClock
-from packer.errors import DecodeError, DepthError, JpegError
-from packer.pixels.formats import jpeg, jxl, plugins
-from packer.pixels.formats.bit_depth import Depth, eight_bits
-from packer.pixels.formats.damage import decoded_share
-from packer.pixels.formats.diagnose import plain
-from packer.pixels.formats.opening import (
-    UPRIGHT,
-    Orientation,
-    header_orientation,
-    lift_limits,
-    load_image,
-    open_image,
-    stored_size,
-)
+from packer.errors import DecodeError, JpegError
+from packer.pixels.formats import jpeg, plugins
+from packer.pixels.formats.opening import UPRIGHT, header_orientation, lift_limits, load_image, open_image, plain
 from packer.pixels.formats.turbojpeg import JpegDecoder
 from packer.pixels.resize import raw_bytes
 from packer.pixels.row import Row
@@ -47,20 +36,20 @@ class PictureDecoder:
             orientation: by EXIF, where it is known.
 
         Raises:
-            DecodeError: the data is no image, is broken, is too large, or (strict) decodes only with warnings.
+            DecodeError: Pillow refuses it, it is too large, or (strict) decodes only with warnings.
         """
         complaint = ""
-        if header is not None and self._jpeg.is_available and header.components in (1, 3, 4):
+        if header is not None and self._jpeg.is_available and header.components in (1, 3):
             try:
-                if header.components < 4:
-                    if orientation is None:
-                        orientation = self.orientation(data) if header.may_be_rotated else 1
-                    return self._fast_row(data, header, orientation)
-                # Pillow turns ink into colors, but says nothing of libjpeg's warnings
-                self._jpeg.check(data, (header.width, header.height), 4)
+                if orientation is None:
+                    orientation = self.orientation(data) if header.may_be_rotated else 1
+                return self._fast_row(data, header, orientation)
             except JpegError as e:
                 complaint = str(e)
-        return self._pillow_row(data, header, complaint)
+                if "remature end" in complaint and not header.progressive:
+                    # Pillow fills what is missing with gray where the file has an end marker
+                    raise DecodeError(f"it is cut short ({plain(complaint)})") from e
+        return self._pillow_row(data, complaint)
 
     def orientation(self, data: bytes) -> int:
         """Return the EXIF orientation of an image, 1 to 8, by its header; raises DecodeError."""
@@ -69,10 +58,8 @@ class PictureDecoder:
 
     def upright_size(self, data: bytes) -> tuple[int, int]:
         """Return (height, width) after EXIF orientation, from the header alone; raises DecodeError."""
-        if (large := jxl.read_header(data)) and not plugins.library(plugins.JPEG_XL).lacks:
-            return (large.width, large.height) if large.orientation >= 5 else (large.height, large.width)
         with open_image(data) as image:
-            width, height = stored_size(image)
+            width, height = image.size
             return (width, height) if header_orientation(image) >= 5 else (height, width)
 
     def _fast_row(self, data: bytes, header: jpeg.JpegHeader, orientation: int) -> Row:
@@ -84,31 +71,25 @@ class PictureDecoder:
         done: dict[str, object] = {"decoder": "libjpeg-turbo"}
         if self._rules.mode != "RGB":
             image = Image.frombytes("RGB", image.size, pixels, "raw", "RGBX").convert(self._rules.mode)
-        return self._finish(image, (header.width, header.height), Orientation(orientation), scale, done)
+        return self._finish(image, (header.width, header.height), orientation, scale, done)
 
-    def _pillow_row(self, data: bytes, header: jpeg.JpegHeader | None, complaint: str) -> Row:
+    def _pillow_row(self, data: bytes, complaint: str) -> Row:
         """Decode with Pillow. complaint: what libjpeg-turbo said of it, "" for nothing."""
-        share = decoded_share(header, data, self._jpeg) if header and complaint else 1.0
-        if large := jxl.read_header(data):  # opening it decodes it
-            self._rules.check_pixels(large.width, large.height, len(data))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             with open_image(data) as image:
                 self._rules.check_pixels(*image.size, len(data))
-                self._check_unread(image, data, header)
-                size, scale = stored_size(image), self._draft(image)
-                depth = Depth.of(image)
+                if self._rules.bit_depth != 16 and image.mode[0] != "I" and ";16" in str(image.tile):
+                    raise DecodeError(
+                        "it has 16-bit colors, of which Pillow gives the high bytes; leave out --bit-depth"
+                    )
+                size, scale = image.size, self._draft(image)
                 orientation = load_image(image, data)
-                try:
-                    pixels, deep, warning = eight_bits(image, depth, self._rules.bit_depth, lambda: open_image(data))
-                except DepthError as e:
-                    raise DecodeError(str(e)) from e
-                done: dict[str, object] = {"decoder": plugins.decoder_of(image.format), "format": image.format} | deep
-                upright = pixels if pixels.mode == self._rules.mode else pixels.convert(self._rules.mode)
-        if share < 1:
-            # rounded down: 1 is for what has no damage
-            done["decoded"] = math.floor(share * 100) / 100
-        notes = [note for note in (plain(complaint) if complaint else "", warning) if note]
+                # a TIFF that says its orientation in XMP alone is turned only now
+                size = image.size if scale == 1 else size
+                upright = to_mode(image, self._rules.mode, self._rules.bit_depth)
+        done: dict[str, object] = {"decoder": plugins.decoder_of(image.format), "format": image.format}
+        notes = [plain(complaint)] if complaint else []
         notes += [str(w.message).splitlines()[0] for w in caught]
         if notes:
             done["warnings"] = notes
@@ -117,18 +98,13 @@ class PictureDecoder:
         return self._finish(upright, size, orientation, scale, done)
 
     def _finish(
-        self,
-        image: Image.Image,
-        size: tuple[int, int],
-        orientation: Orientation,
-        scale: int,
-        done: dict[str, object],
+        self, image: Image.Image, size: tuple[int, int], orientation: int, scale: int, done: dict[str, object]
     ) -> Row:
-        width, height = size[::-1] if orientation.value >= 5 else size
+        width, height = size[::-1] if orientation >= 5 else size
         self._clock.enter("resize")
-        if orientation.value in UPRIGHT:
-            image = orientation.upright(image)
-            done["exif_orientation"] = orientation.value
+        if orientation in UPRIGHT:
+            image = image.transpose(UPRIGHT[orientation])
+            done["exif_orientation"] = orientation
         if scale > 1:
             done["dct_scale"] = scale
         if self._rules.geometry is None:
@@ -147,24 +123,19 @@ class PictureDecoder:
             image.draft(None, (width // scale, height // scale))
         return round(width / image.size[0])
 
-    def _check_unread(self, image: Image.Image, data: bytes, header: jpeg.JpegHeader | None) -> None:
-        """Reject a JPEG whose header only Pillow reads, and of which libjpeg-turbo complains."""
-        if header is not None or not self._jpeg.is_available or image.format not in ("JPEG", "MPO"):
-            return
-        try:
-            self._jpeg.check(data, image.size, len(image.getbands()))
-        except JpegError as e:
-            raise DecodeError(f"the JPEG's header is damaged ({plain(str(e))})") from e
 
-
-def to_mode(image: Image.Image, mode: str) -> Image.Image:
-    """Convert an image that a program made to RGB, L or RGBA as files are: of 16 bits the high byte, for RGB without alpha.
+def to_mode(image: Image.Image, mode: str, bit_depth: int = 16) -> Image.Image:
+    """Convert an image to RGB, L or RGBA: of 16-bit gray, the upper 8 of bit_depth bits; RGB and L drop alpha.
 
     Raises:
         DecodeError: its pixels have no agreed range.
     """
-    try:
-        pixels, _, _ = eight_bits(image, Depth.of(image), None, lambda: image)
-    except DepthError as e:
-        raise DecodeError(str(e)) from e
-    return pixels if pixels.mode == mode else pixels.convert(mode)
+    if image.mode == "F":
+        raise DecodeError("it holds floating point pixels, which have no agreed range; convert it to 8 or 16 bits")
+    if image.mode.startswith("I"):
+        values = np.asarray(image)
+        if values.min(initial=0) < 0 or values.max(initial=0) > 0xFFFF:
+            # 16-bit PNG and PGM open as I in some versions; true 32-bit data has no agreed range
+            raise DecodeError("it holds 32-bit integers, which have no agreed range; convert it to 8 or 16 bits")
+        image = Image.fromarray(np.minimum(values >> (bit_depth - 8), 255).astype(np.uint8))
+    return image if image.mode == mode else image.convert(mode)

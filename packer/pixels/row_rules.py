@@ -26,7 +26,7 @@ class RowRules:
     is_exact: bool = False
     is_strict: bool = False
     max_pixels: int = MAX_PIXELS
-    bit_depth: int | None = None
+    bit_depth: int = 16
 
     def dct_scale(self, width: int, height: int, orientation: int) -> int:
         """Return the largest of 8, 4, 2 that leaves twice the resized picture in both directions, else 1."""

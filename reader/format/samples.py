@@ -16,7 +16,6 @@ from reader.format.fields import (
     INT32_MOST,
     INT64_MOST,
     NUMBERS,
-    SHARE,
     TEXT,
     TEXTS,
     Json,
@@ -40,10 +39,7 @@ _DECODING = {
     **dict.fromkeys(("decoder", "format", "kept"), TEXT),
     "requantized": BOOL,
     "exif_orientation": integer(1, 8),
-    "bit_depth": integer(1, 64),
-    "bits_used": integer(1, 64),
     "dct_scale": integer(1, 64),
-    "decoded": SHARE,
     "squared_error": integer(0),
     "warnings": TEXTS,
 }

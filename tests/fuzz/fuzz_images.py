@@ -199,7 +199,7 @@ def check_accounted(names: set[str], rows: set[str], rejects: dict[str, str]) ->
             f"not a row or a reject, or both: {sorted((rows | set(rejects)) ^ names | rows & set(rejects))[:5]}"
         )
     for name, reason in rejects.items():
-        if any(words in reason for words in _CRASHES) or not reason.startswith(("it ", "its ", "the ")):
+        if any(words in reason for words in _CRASHES) or not reason.startswith(("it ", "its ", "the ", "Pillow ")):
             raise FuzzError(f"{name} was rejected because {reason}")
 
 

@@ -300,7 +300,6 @@ FAULTS: dict[str, Fault] = {
     "width of a sample is a float": _sample("width", 1.5),
     "height of a sample is 0": _sample("height", 0),
     "warnings of a sample are a number": _sample("warnings", 3),
-    "bits_used of a sample is a text": _sample("bits_used", "x"),
     "a reject is no object": _lines(REJECTED, b"5\n", number=0),
     "reason of a reject is a list": Fault(
         "class", lambda d: d.line(REJECTED, 0, lambda line: line | {"reason": [1]}), "verify"

@@ -91,7 +91,7 @@ def test_every_file_comes_out_as_expected(row: dict[str, str], corpus: Path) -> 
         assert isinstance(found, str), "it was decoded"
         assert "cannot identify image file" not in found
         assert "BytesIO" not in found
-        assert found.startswith(("it ", "its ", "the "))
+        assert found.startswith(("it ", "its ", "the ", "Pillow "))
 
 
 def _decoded(path: str) -> Any:
@@ -132,7 +132,7 @@ def test_the_corpus_as_a_list_comes_out_as_expected(corpus: Path, tmp_path: Path
     for line in rejected:
         row = expected[line["path"]]
         assert not row["expected"].startswith("decoded") or row["path"] in LIBTIFF | DANGLING, line
-        assert line["reason"].startswith(("it ", "its ", "the ")), line
+        assert line["reason"].startswith(("it ", "its ", "the ", "Pillow ")), line
 
 
 def pack_list(form: str, corpus: Path, names: list[str], out: Path, *options: str) -> dict[str, Any]:

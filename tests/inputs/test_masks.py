@@ -138,7 +138,7 @@ def test_an_image_without_a_usable_mask_is_rejected_with_the_reason(pairs: tuple
     assert report.rows == 1
     reasons = sorted(report.reasons)
     cut = reasons.pop(next(i for i, reason in enumerate(reasons) if reason.startswith("its mask 4.png")))
-    assert "it is cut short" in cut
+    assert "image file is truncated" in cut
     assert reasons == [
         "it has no mask 0.png",
         "it has two masks, 1.gif and 1.png",

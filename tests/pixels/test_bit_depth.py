@@ -1,4 +1,4 @@
-"""More than 8 bits: the high byte, the bits that the file states, or those that are asked for; what is dark is reported."""
+"""More than 8 bits: the high byte, or of gray the bits that are asked for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import photo
-from PIL import Image
 
 from packer import OptionsError, PackError, pack
 from packer.errors import DecodeError
@@ -19,9 +18,7 @@ from packer.operations.verify import verify
 from packer.options import PackOptions
 from packer.packing.update import update
 from packer.pixels.decode import Decoder
-from packer.pixels.formats import plugins
 from packer.pixels.geometry import Geometry
-from reader.format.samples import read_json_lines
 
 GEOMETRY = Geometry(44, 60, "squash")
 GRAY = np.asarray(photo(60, 44, 4).convert("L")).astype(np.uint16)
@@ -67,18 +64,6 @@ def tiff(values: Any, *, order: str = "<", compression: int = 1) -> bytes:
     return data + bytes(4) + struct.pack(f"{order}4H", 16, 16, 16, 16) + raw
 
 
-def tiff12(values: Any) -> bytes:
-    """Encode uint16[H, W] below 4096 as a TIFF of 12 bits a sample, which it states."""
-    bits = "".join(f"{value:012b}" for value in values.ravel())
-    raw = int(bits, 2).to_bytes(len(bits) // 8, "big")
-    data = tiff(values)
-    entry = struct.pack("<HHI", 258, 3, 1)
-    at = data.index(entry) + len(entry)
-    length = data.index(struct.pack("<HHI", 279, 4, 1)) + 8
-    data = data[:at] + struct.pack("<I", 12) + data[at + 4 : length] + struct.pack("<I", len(raw)) + data[length + 4 :]
-    return data[: 8 + 2 + 10 * 12 + 4 + 8] + raw
-
-
 def pgm(values: Any, most: int) -> bytes:
     return b"P5\n%d %d\n%d\n" % (values.shape[1], values.shape[0], most) + values.astype(">u2").tobytes()
 
@@ -108,76 +93,31 @@ FILES = {
 
 @pytest.mark.parametrize("kind", FILES)
 @pytest.mark.parametrize("bits", [9, 10, 12, 14])
-def test_bits_that_are_asked_for_fill_the_row(kind: str, bits: int) -> None:
+def test_bits_that_are_asked_for_fill_the_row_of_gray(kind: str, bits: int) -> None:
     data = FILES[kind](bits)
-    values = COLOR if kind.partition(",")[0] in ("png", "tiff") else GRAY
-    pixels, done = decoded(data, bit_depth=bits)
-    assert np.array_equal(pixels[1:], expected(values)[1:])
-    assert (done["bit_depth"], "warnings" in done, "bits_used" in done) == (bits, False, False)
-    # and by default the high byte, with word of it
+    is_color = kind.partition(",")[0] in ("png", "tiff")
+    # by default the high byte
     pixels, done = decoded(data)
-    assert np.array_equal(pixels[1:], expected(values)[1:] >> (16 - bits))
-    assert ("bit_depth" in done, done["bits_used"]) == (False, bits)
-
-
-@pytest.mark.parametrize("kind", FILES)
-@pytest.mark.parametrize("bits", [15, 16])
-def test_sixteen_bits_keep_their_high_byte_and_nothing_is_reported(kind: str, bits: int) -> None:
-    pixels, done = decoded(FILES[kind](bits))
+    assert np.array_equal(pixels[1:], expected(COLOR if is_color else GRAY)[1:] >> (16 - bits))
     assert set(done) == {"decoder", "format"}
-    assert np.array_equal(pixels, decoded(FILES[kind](bits), bit_depth=16)[0])
-    values = COLOR if kind.partition(",")[0] in ("png", "tiff") else GRAY
-    assert np.array_equal(pixels[1:], expected(values)[1:] >> (16 - bits))
+    if is_color:
+        with pytest.raises(DecodeError, match="it has 16-bit colors, of which Pillow gives the high bytes"):
+            decoded(data, bit_depth=bits)
+    else:
+        assert np.array_equal(decoded(data, bit_depth=bits)[0][1:], expected(GRAY)[1:])
 
 
-def test_alpha_is_spread_alike() -> None:
-    rgba = np.concatenate([COLOR, np.full((44, 60, 1), 77, np.uint16)], axis=2)
-    pixels = np.frombuffer(Decoder(GEOMETRY, channels="rgba", bit_depth=12).row(png(rgba << 4)).pixels, np.uint8)
-    assert np.array_equal(pixels.reshape(44, 60, 4), rgba)
-    two = np.stack([GRAY, np.full_like(GRAY, 77)], axis=2)
-    assert np.array_equal(decoded(png(two << 8))[0], expected(GRAY))
-    with pytest.raises(DecodeError, match="cannot be read for --bit-depth; convert it to RGB or gray"):
-        decoded(png(two << 4), bit_depth=12)
+def test_values_above_the_asked_bits_are_cut() -> None:
+    pixels, _ = decoded(png(of_bits(GRAY, 13)), bit_depth=12)
+    assert np.array_equal(pixels[1:], np.minimum(expected(GRAY)[1:] << 1, 255))
 
 
-@pytest.mark.parametrize("asked", [None, 10, 16])
-def test_a_depth_that_the_file_states_is_used_whatever_is_asked(asked: int | None) -> None:
-    twelve = of_bits(GRAY, 12)
-    pixels, done = decoded(pgm(twelve, 4095), bit_depth=asked)
-    assert np.abs(pixels.astype(int) - expected(twelve >> 4)).max() <= 1
-    assert set(done) == {"decoder", "format"}
-    pixels, done = decoded(tiff12(twelve), bit_depth=asked)
-    assert np.array_equal(pixels, expected(twelve >> 4))
-    assert done["bit_depth"] == 12
-
-
-def test_values_above_the_asked_bits_are_cut_with_a_warning() -> None:
-    data = png(of_bits(GRAY, 13))
-    pixels, done = decoded(data, bit_depth=12)
-    assert np.array_equal(pixels[1:], np.minimum(expected(GRAY)[1:] << 1 | 0, 255))
-    assert done["warnings"] == ["it has values up to 8191, which are cut at the 4095 of 12 bits"]
-    with pytest.raises(DecodeError, match=r"only with warnings \(--strict\): it has values up to 8191"):
-        decoded(data, bit_depth=12, strict=True)
-
-
-def test_a_jpeg_2000_of_16_bits_is_spread_as_it_says() -> None:
-    if lacks := plugins.library(plugins.JPEG_2000).lacks:
-        pytest.skip(f"JPEG 2000 needs {lacks}")
-    stream = io.BytesIO()
-    Image.fromarray(GRAY << 8 | 3).save(stream, "JPEG2000")
-    for asked in (None, 12):
-        pixels, done = decoded(stream.getvalue(), bit_depth=asked)
-        assert np.array_equal(pixels, expected(GRAY))
-        assert set(done) == {"decoder", "format"}
-
-
-@pytest.mark.parametrize("asked", [None, 12])
-def test_8_bits_are_left_as_they_are(asked: int | None) -> None:
+@pytest.mark.parametrize("bits", [16, 12])
+def test_8_bits_are_left_as_they_are(bits: int) -> None:
     for form, options in (("PNG", {}), ("JPEG", {"quality": 100}), ("TIFF", {})):
         stream = io.BytesIO()
         photo(60, 44, 4).save(stream, form, **options)
-        pixels, done = decoded(stream.getvalue(), bit_depth=asked)
-        assert not {"bit_depth", "bits_used"} & set(done)
+        pixels, _ = decoded(stream.getvalue(), bit_depth=bits)
         assert np.abs(pixels.astype(int) - COLOR).mean() < 6
 
 
@@ -189,8 +129,8 @@ def dark(tmp_path: Path) -> Path:
     images = tmp_path / "images"
     images.mkdir()
     (images / "a.png").write_bytes(png(of_bits(GRAY, 12)))
-    (images / "b.tif").write_bytes(tiff(of_bits(COLOR, 11)))
-    (images / "c.png").write_bytes(png(of_bits(COLOR, 16)))
+    (images / "b.tif").write_bytes(tiff(of_bits(GRAY, 11)))
+    (images / "c.png").write_bytes(png(of_bits(GRAY, 16)))
     photo(60, 44, 1).save(images / "d.jpg")
     return images
 
@@ -202,12 +142,10 @@ def test_the_option_is_recorded_compared_and_used_again(dark: Path, tmp_path: Pa
     assert verify(tmp_path / "out", redecode=4, images=dark).problems == []
     (dark / "a.png").write_bytes(png(of_bits(GRAY, 10)))
     assert update(dark, tmp_path / "out", workers=1).kept == 3
-    lines = {line["path"]: line for line in read_json_lines(tmp_path / "out/samples.jsonl")}
-    assert [lines[name].get("bit_depth") for name in sorted(lines)] == [12, 12, 12, None]
     assert PackOptions(bit_depth=12).words() == ["--bit-depth", "12"]
 
 
 @pytest.mark.parametrize("wrong", [7, 17, "12", 12.5])
 def test_bits_that_cannot_be_are_refused(wrong: Any) -> None:
-    with pytest.raises(OptionsError, match=r"bit_depth is .*, expected (8 to 16 bits|an integer or None)\."):
+    with pytest.raises(OptionsError, match=r"bit_depth is .*, expected (8 to 16 bits|an integer)\."):
         PackOptions(bit_depth=wrong)

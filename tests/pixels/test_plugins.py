@@ -18,10 +18,9 @@ from PIL import Image
 from packer import PackError, pack, seal_parts
 from packer.cli.app import run
 from packer.errors import DecodeError
-from packer.operations import doctor
 from packer.packing.update import update
 from packer.pixels.decode import Decoder
-from packer.pixels.formats import jxl, plugins, versions
+from packer.pixels.formats import plugins
 from packer.pixels.geometry import Geometry
 from reader import MemmapDataset
 from reader.format.samples import read_json_lines
@@ -114,35 +113,17 @@ def test_a_folder_names_them_counts_them_and_says_what_to_install(
     (images / "note.txt").write_text("no image")
     assert run([str(images), str(tmp_path / "out"), "--size", "32", "--workers", "1"]) == 3
     text = capsys.readouterr().out
-    assert "4 x it is a HEIC image; to decode it, install pillow-heif: pip install pillow-heif" in text
-    assert "1 x it is an AVIF image; to decode it, install pillow-avif-plugin: pip install pillow-avif-plugin" in text
-    assert "1 x it is a JPEG XL image; to decode it, install pillow-jxl-plugin: pip install pillow-jxl-plugin" in text
-    assert "1 x it is a JPEG 2000 image; to decode it, install a Pillow with OpenJPEG" in text
+    assert "4 x it is of the format HEIC; to decode it, install pillow-heif: pip install pillow-heif" in text
+    assert (
+        "1 x it is of the format AVIF; to decode it, install pillow-avif-plugin: pip install pillow-avif-plugin" in text
+    )
+    assert (
+        "1 x it is of the format JPEG XL; to decode it, install pillow-jxl-plugin: pip install pillow-jxl-plugin"
+        in text
+    )
+    assert "1 x it is of the format JPEG 2000; to decode it, install a Pillow with OpenJPEG" in text
     assert "1 other files were left alone" in text or "1 other file was left alone" in text
     assert len(MemmapDataset(tmp_path / "out")) == 3
-
-
-@pytest.mark.usefixtures("nothing_installed")
-def test_the_doctor_names_what_is_missing(tmp_path: Path) -> None:
-    report = doctor.examine(tmp_path)
-    found = {finding.name: finding for finding in report.findings}
-    assert report.is_fit
-    for kind, fix in (("HEIC", "pip install pillow-heif"), ("JPEG XL", "pip install pillow-jxl-plugin")):
-        assert (found[kind].level, found[kind].fix) == ("advice", fix)
-    assert found["AVIF"].fix == "pip install pillow-avif-plugin"
-    assert "OpenJPEG" in found["JPEG 2000"].found
-
-
-@pytest.mark.usefixtures("nothing_installed")
-@pytest.mark.parametrize(
-    "live, loss", [("pillow", ""), ("pillow-simd", " (it replaces Pillow-SIMD, which resizes faster)")]
-)
-def test_the_fix_of_jpeg_2000_names_what_it_replaces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, live: str, loss: str
-) -> None:
-    monkeypatch.setattr(versions, "pillow_distribution", lambda: live)
-    fix = next(finding.fix for finding in doctor.examine(tmp_path).findings if finding.name == "JPEG 2000")
-    assert fix == f"pip install --force-reinstall --no-deps pillow{loss}"
 
 
 def test_a_library_that_cannot_be_imported_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,28 +174,15 @@ def test_what_is_cut_short_is_rejected_with_a_reason(kind: str, share: float) ->
     data = encoded(kind)
     with pytest.raises(DecodeError) as caught:
         Decoder(GEOMETRY).row(data[: int(share * len(data))])
-    assert str(caught.value).startswith(("it ", "its "))
     assert "\n" not in str(caught.value)
-    assert "identify" not in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", IDS)
 def test_their_size_is_checked_before_they_are_decoded(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = encoded(kind)
     monkeypatch.setattr(Image.Image, "load", lambda _: pytest.fail("decoded"))
-    if kind == plugins.JPEG_XL:
-        monkeypatch.setattr("packer.pixels.pictures.open_image", lambda _: pytest.fail("decoded"))
     with pytest.raises(DecodeError, match=r"60 x 44 = 2640 pixels .* more than --max-pixels 1000"):
         Decoder(GEOMETRY, max_pixels=1000).row(data)
-
-
-@pytest.mark.parametrize(
-    "size", [(1, 1), (8, 256), (264, 16), (40, 64), (300, 200), (3000, 2000), (511, 9), (1920, 1080)]
-)
-def test_the_header_of_a_jpeg_xl_is_read_as_its_library_reads_it(size: tuple[int, int]) -> None:
-    header = jxl.read_header(encoded(plugins.JPEG_XL, Image.new("L", size)))
-    assert header == jxl.JxlHeader(*size, 1)
-    assert jxl.read_header(b"\xff\x0a") is jxl.read_header(b"\0\0\0\x0cJXL \r\n\x87\n" + b"\0" * 30) is None
 
 
 def test_ten_bits_keep_their_range() -> None:

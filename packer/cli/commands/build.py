@@ -69,8 +69,10 @@ from packer.options import CHANNELS, FITS, RESAMPLES, PackOptions
 @click.option(
     "--bit-depth",
     type=int,
+    default=PackOptions.bit_depth,
+    show_default=True,
     metavar="N",
-    help="Bits over which 16-bit files spread their values, 8 to 16, such as 12 of a camera's.  [default: as they say, or 16]",
+    help="Bits that 16-bit gray files use, 8 to 16, such as 12 of a camera's.",
 )
 @INPUTS
 @click.option(

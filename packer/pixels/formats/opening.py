@@ -1,22 +1,17 @@
-"""Images opened by Pillow: of the formats that are packed, with what decides before decoding: orientation, size.
-
-What the libraries behind the formats do of themselves, turning a picture above all, is known here and in `plugins.py`.
-"""
+"""Images opened by Pillow: of the formats that are packed, with what decides before decoding: size and orientation."""
 
 from __future__ import annotations
 
 import io
 import logging
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from packer.errors import DecodeError
 from packer.pixels.formats import plugins
-from packer.pixels.formats.completeness import check_complete
-from packer.pixels.formats.diagnose import explain
 
 # Formats that hold pictures people train on. The list keeps Pillow from trying the rest, Ghostscript for EPS among them.
 # Those that need more than Pillow are in `plugins.py`.
@@ -37,19 +32,6 @@ _ORIENTATION = 0x0112
 _NO_LOG = logging.NullHandler()
 
 
-@dataclass(frozen=True)
-class Orientation:
-    """EXIF's 1 to 8, and whether the library that decoded has made the picture upright already."""
-
-    value: int
-    is_undone: bool = False
-
-    def upright(self, image: Image.Image) -> Image.Image:
-        """Return the decoded picture upright."""
-        turn = None if self.is_undone else UPRIGHT.get(self.value)
-        return image if turn is None else image.transpose(turn)
-
-
 def lift_limits() -> None:
     """Have Pillow open pictures of any size in this process, a worker's, and log nothing on its stderr.
 
@@ -67,34 +49,34 @@ def open_image(data: bytes) -> Image.Image:
     kind = plugins.kind_of(data)
     library = plugins.library(kind) if kind else plugins.Library(FORMATS)
     if library.lacks:
-        raise DecodeError(f"it is {_a(kind)} {kind} image; to decode it, install {library.lacks}")
+        raise DecodeError(f"it is of the format {kind}; to decode it, install {library.lacks}")
     try:
         return Image.open(io.BytesIO(data), formats=library.formats)
     except ImportError:
         raise
     except Exception as e:  # a damaged header makes Pillow's plugins raise nearly anything
-        if kind and problem(e) is None:
-            raise DecodeError(f"it begins as {_a(kind)} {kind} image but its header is damaged or cut short") from e
-        raise DecodeError(explain(data, problem(e))) from e
+        raise DecodeError(_reason(data, e)) from e
 
 
-def problem(error: Exception) -> str | None:
-    """Return Pillow's message about an image, None where it knows no such format."""
-    return None if isinstance(error, UnidentifiedImageError) else str(error)
+def load_image(image: Image.Image, data: bytes) -> int:
+    """Decode an opened image in place; returns its EXIF orientation, 1 to 8. Raises DecodeError.
 
-
-def stored_size(image: Any) -> tuple[int, int]:
-    """Return (width, height) of an opened image as its pixels are stored, before any orientation; decodes nothing."""
-    undone = _orientation(image.tag_v2) if image.format == "TIFF" else plugins.orientation(image)
-    # who turns a picture itself gives its size after that
-    return image.size[::-1] if undone is not None and undone >= 5 else image.size
+    data: what it was opened from.
+    """
+    try:
+        image.load()
+    except ImportError:
+        raise
+    except Exception as e:  # Pillow's plugins raise nearly anything on damaged data
+        raise DecodeError(_reason(data, e)) from e
+    # a PNG may hold its EXIF behind the pixels
+    return 1 if _is_upright(image) else _orientation(image.getexif())
 
 
 def header_orientation(image: Image.Image) -> int:
-    """Return the orientation, 1 to 8, of an opened image without decoding it."""
-    undone = plugins.orientation(image)
-    if undone is not None:
-        return undone
+    """Return the EXIF orientation, 1 to 8, of an opened image without decoding it."""
+    if _is_upright(image):
+        return 1
     try:
         # the base class's: PngImageFile's own decodes the image first
         return _orientation(Image.Image.getexif(image))
@@ -102,43 +84,25 @@ def header_orientation(image: Image.Image) -> int:
         return 1
 
 
-def load_image(image: Image.Image, data: bytes) -> Orientation:
-    """Decode an opened image in place; returns its orientation. Raises DecodeError.
-
-    data: what it was opened from, to explain what fails.
-    """
-    before, is_undone = header_orientation(image), image.format == "TIFF" or plugins.orientation(image) is not None
-    try:
-        image.load()
-    except ImportError:
-        raise
-    except Exception as e:  # Pillow's plugins raise nearly anything on damaged data
-        raise DecodeError(explain(data, problem(e))) from e
-    check_complete(data, image.format)
-    # a PNG may hold its EXIF behind the pixels
-    return Orientation(before, is_undone=True) if is_undone else Orientation(_orientation(image.getexif()))
-
-
-def load_cut_jpeg(data: bytes, size: tuple[int, int]) -> Image.Image | None:
-    """Decode what became of a cut JPEG, gray, at an eighth of its size = (width, height); None where not one line came.
-
-    Lines that did not come are of one gray. Takes little time and memory, as --max-pixels was checked.
-    """
-    ImageFile.LOAD_TRUNCATED_IMAGES = True  # for this image
-    try:
-        with open_image(data) as image:
-            image.draft("L", (size[0] // 8, size[1] // 8))
-            return image.convert("L")
-    except Exception:
-        return None
-    finally:
-        ImageFile.LOAD_TRUNCATED_IMAGES = False
-
-
-def _a(kind: str) -> str:
-    return "an" if kind == plugins.AVIF else "a"
+def _is_upright(image: Any) -> bool:
+    """Whether the decoder turns the picture itself, and gives its size after that."""
+    # pillow-jxl gives a JPEG inside of a JPEG XL as it was
+    return image.format in ("TIFF", "HEIF") or (image.format == "JXL" and not image.jpeg)
 
 
 def _orientation(tags: Mapping[int, object]) -> int:
     value = tags.get(_ORIENTATION, 1)
     return value if value in UPRIGHT else 1
+
+
+def _reason(data: bytes, error: Exception) -> str:
+    if not data:
+        return "the file is empty"
+    if isinstance(error, UnidentifiedImageError):
+        return "Pillow cannot identify it as an image"
+    return f"Pillow refuses it: {plain(str(error)) or type(error).__name__}"
+
+
+def plain(message: str) -> str:
+    """Take out of a library's message what says nothing to a person."""
+    return re.sub(r"<_io\.\w+[^>]*>", "the file", message.strip().partition("\n")[0]).rstrip(".")

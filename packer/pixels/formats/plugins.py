@@ -9,9 +9,7 @@ import functools
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from packer.pixels.formats import jxl
 from packer.pixels.formats.versions import missing_features, pillow_fix
 from packer.system import installed_version
 
@@ -27,10 +25,10 @@ _HEIC_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", 
 _AVIF_BRANDS = frozenset({b"avif", b"avis"})
 # of any codec: which one it is, the compatible brands say
 _ANY_BRANDS = frozenset({b"mif1", b"msf1", b"mif2", b"miaf"})
+# ISO/IEC 18181-2: a bare codestream, and the box that begins a container
+_JPEG_XL = (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")
 _JPEG_2000 = (b"\0\0\0\x0cjP  \r\n\x87\n", b"\xff\x4f\xff\x51")
 _BRANDS_BYTES = 256
-# Quarter turns to the left, and whether a mirror left to right follows -> EXIF's number for the same.
-_TURNS = {(0, 0): 1, (1, 0): 8, (2, 0): 3, (3, 0): 6, (0, 1): 2, (1, 1): 7, (2, 1): 4, (3, 1): 5}
 _KINDS = {"HEIF": HEIC, "AVIF": AVIF, "JXL": JPEG_XL, "JPEG2000": JPEG_2000}
 
 
@@ -52,7 +50,7 @@ def kind_of(data: bytes) -> str:
         if first:
             return AVIF if first in _AVIF_BRANDS else HEIC
         return HEIC if brands[0] in _ANY_BRANDS else ""
-    if jxl.is_jxl(data):
+    if data.startswith(_JPEG_XL):
         return JPEG_XL
     return JPEG_2000 if data.startswith(_JPEG_2000) else ""
 
@@ -68,19 +66,6 @@ def decoder_of(pillow_format: str | None) -> str:
     """Name what decodes images of a format that Pillow names so, with its version where it is not Pillow."""
     kind = _KINDS.get(pillow_format or "")
     return library(kind).decoder if kind else "Pillow"
-
-
-def orientation(image: Any) -> int | None:
-    """Return the orientation, 1 to 8, that a plugin undoes by itself; None where it leaves that to who calls.
-
-    image: as opened by Pillow.
-    """
-    if image.format == "HEIF":
-        return _heic_orientation(image)
-    if image.format == "JXL" and not image.jpeg:  # a JPEG in it comes as it was
-        header = jxl.read_header(image.fc)
-        return header.orientation if header else 1
-    return None
 
 
 def _heic() -> Library:
@@ -133,19 +118,3 @@ def _lacking(error: Exception, distribution: str) -> Library:
 
 def _version(distribution: str) -> str:
     return f"{distribution} {installed_version(distribution)}"
-
-
-def _heic_orientation(image: Any) -> int:
-    """Return EXIF's number for the turn that a HEIC's own boxes ask for: they count, its EXIF does not."""
-    try:
-        steps = image._heif_file[image.tell()]._c_image.transformations
-    except (AttributeError, TypeError):  # not of this pillow-heif: EXIF says the same in files of cameras
-        return image.info.get("original_orientation") or 1
-    quarters, mirrored = 0, 0
-    # ISO/IEC 23008-12, 6.5.10 and 6.5.12, in their order: turns to the left; mirrors left to right (1) or top to bottom (0)
-    for name, *values in steps:
-        if name == "irot":
-            quarters += (-1 if mirrored else 1) * values[0] // 90
-        elif name == "imir":
-            quarters, mirrored = quarters + (0 if values[0] else 2), 1 - mirrored
-    return _TURNS[quarters % 4, mirrored]

@@ -1,7 +1,7 @@
 """libjpeg-turbo through jpeg4py: the only module that knows either.
 
 jpeg4py treats libjpeg's warnings as errors and refuses some samplings; whoever calls must let Pillow decide about what it
-refuses. What it accepts decodes to the same bytes as Pillow's. CMYK and YCCK are only checked here.
+refuses. What it accepts decodes to the same bytes as Pillow's.
 """
 
 from __future__ import annotations
@@ -15,11 +15,6 @@ import numpy.typing as npt
 from packer.errors import JpegError
 from packer.pixels.formats import jpeg
 
-# turbojpeg.h, enum TJPF and TJFLAG_STOPONWARNING: numbers that jpeg4py does not know
-_TJPF_CMYK = 11
-_STOP_ON_WARNING = 8192
-# A pixel that libjpeg did not write: its RGBX has 255 last, and of inks hardly a pixel is that
-_UNTOUCHED = np.array((7, 93, 171, 58), np.uint8)
 # A scratch buffer above this is given back: one 50-megapixel image must not hold 200 MB for the rest of a pack.
 _KEEP_BYTES = 32 << 20
 
@@ -45,39 +40,12 @@ class JpegDecoder:
         Raises:
             JpegError: libjpeg-turbo refused or warned.
         """
-        return self._decode(data, width, height, _load()._cffi.TJPF_RGBX)
-
-    def check(self, data: bytes, size: tuple[int, int], components: int) -> None:
-        """Decode at an eighth of the size = (width, height), which reads all the data, for what libjpeg says of it.
-
-        Raises:
-            JpegError: libjpeg-turbo refused or warned.
-        """
-        self._decode(data, -(-size[0] // 8), -(-size[1] // 8), self._format(components))
-
-    def sound_part(self, data: bytes, size: tuple[int, int], components: int) -> tuple[float, str]:
-        """Decode at an eighth of the size = (width, height), up to libjpeg's first complaint.
-
-        Returns the share of the lines that were decoded before it, 0 to 1, and the complaint, "" where there is none. The
-        share is 0 where libjpeg reads all scans before it gives a line: of progressive JPEGs and those of several scans.
-        """
-        width, height = -(-size[0] // 8), -(-size[1] // 8)
         pixels = self._buffer(width * height * 4).reshape(height, width, 4)
-        pixels[:] = _UNTOUCHED
-        message = self._decompress(data, pixels, self._format(components), _STOP_ON_WARNING)
-        return 1 - float((pixels[:, -1] == _UNTOUCHED).all(axis=-1).mean()), message
-
-    def _format(self, components: int) -> int:
-        return _TJPF_CMYK if components == 4 else int(_load()._cffi.TJPF_RGBX)
-
-    def _decode(self, data: bytes, width: int, height: int, pixel_format: int) -> npt.NDArray[np.uint8]:
-        pixels = self._buffer(width * height * 4).reshape(height, width, 4)
-        message = self._decompress(data, pixels, pixel_format, 0)
-        if message:
+        if message := self._decompress(data, pixels):
             raise JpegError(message)
         return pixels
 
-    def _decompress(self, data: bytes, pixels: npt.NDArray[np.uint8], pixel_format: int, flags: int) -> str:
+    def _decompress(self, data: bytes, pixels: npt.NDArray[np.uint8]) -> str:
         """Decode into pixels; returns libjpeg's complaint, "" for none.
 
         With a handle of its own: one that is used again decodes a JPEG that lacks its tables with those of the one before,
@@ -92,7 +60,7 @@ class JpegDecoder:
             raise MemoryError
         try:
             failed = cffi.lib.tjDecompress2(
-                handle, source, len(data), target, width, width * 4, height, pixel_format, flags
+                handle, source, len(data), target, width, width * 4, height, cffi.TJPF_RGBX, 0
             )
             return cffi.ffi.string(cffi.lib.tjGetErrorStr()).decode("utf-8", "replace") if failed else ""
         finally:
@@ -116,6 +84,4 @@ def _load() -> ModuleType:
         jpeg4py._cffi.initialize()
     except OSError as e:
         raise ImportError(f"jpeg4py cannot load libturbojpeg: {e}") from e
-    # its decode asks this table how many bytes a pixel has
-    jpeg4py._cffi.tjPixelSize.setdefault(_TJPF_CMYK, 4)
     return jpeg4py
