@@ -23,7 +23,6 @@ _Group = TypeVar("_Group", bound="_Options")
 FITS = ("crop", "pad", "squash", "inside", "none")
 RESAMPLES = ("bilinear", "bicubic", "lanczos", "box")
 ENGINES = ("local", "ray")
-ON_ERROR = ("skip", "fail")
 CHANNELS = {"rgb": 3, "gray": 1, "rgba": 4}
 
 # What belongs to one run alone, and what is a path.
@@ -143,7 +142,6 @@ class RowOptions(ShapeOptions):
 
     Args:
         exact: never decode JPEGs at a reduced size first.
-        strict: also reject what decodes only with warnings.
         max_pixels: reject images whose header claims more.
         requantize: ffmpeg's -q:v, 2 (best) to 31: pack what JPEGs would decode to after it.
         max_size: with fit "none", the most pixels of a row's longer side; "short:256": of its shorter side; None: any.
@@ -153,7 +151,6 @@ class RowOptions(ShapeOptions):
     """
 
     exact: bool = False
-    strict: bool = False
     max_pixels: int = MAX_PIXELS
     requantize: int | None = None
     max_size: int | str | None = None
@@ -243,14 +240,12 @@ class WorkerOptions(_Options):
 
     Args:
         workers: processes; None: the CPUs that this process may use.
-        on_error: "skip": reject a broken image, with the reason; "fail": end the pack.
         max_rejects: more rejects than this count or percentage set `too_many_rejects`; a store that would be replaced stays.
         timeout: longest that one image may take, seconds.
         progress: called a few times a second from the thread that packs.
     """
 
     workers: int | None = None
-    on_error: str = "skip"
     max_rejects: int | str = "1%"
     timeout: float = 30.0
     progress: Callable[[Progress], None] | None = field(default=None, compare=False, repr=False)
@@ -259,7 +254,6 @@ class WorkerOptions(_Options):
         super().__post_init__()
         if self.workers is not None and not 1 <= self.workers <= 4096:
             raise OptionsError(f"{Option('workers')} is {self.workers!r}, expected 1 to 4096.")
-        values.check_one_of("on_error", self.on_error, ON_ERROR)
         if self.progress is not None and not callable(self.progress):
             raise OptionsError(f"progress is {self.progress!r}, expected a function that takes a Progress.")
         self.allowed_rejects(0)
@@ -356,7 +350,6 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
             "exact": self.is_exact,
             "channels": self.channels,
             "shuffle": self.shuffle,
-            "strict": self.strict,
             "max_pixels": self.max_pixels,
         } | optional
 

@@ -11,7 +11,7 @@ from conftest import make_tree
 import pixpack
 from packer import OptionsError, PackError, merge, pack, push, update
 from packer.cli.app import run
-from packer.option_names import COMMAND, OVERWRITE, PACKED, RESUME, Option, named_for, pack_call
+from packer.option_names import COMMAND, OVERWRITE, Option, named_for, pack_call
 from packer.options import PackOptions
 
 
@@ -19,7 +19,7 @@ from packer.options import PackOptions
     ("option", "python", "command"),
     [
         (OVERWRITE, "overwrite=True", "--overwrite"),
-        (Option("on_error", "fail"), "on_error='fail'", "--on-error fail"),
+        (Option("fit", "pad"), "fit='pad'", "--fit pad"),
         (Option("max_rejects", "1%"), "max_rejects='1%'", "--max-rejects 1%"),
         (Option("max_rejects", 5), "max_rejects=5", "--max-rejects 5"),
         (Option("crop_fraction"), "crop_fraction", "--crop-fraction"),
@@ -31,16 +31,6 @@ def test_an_option_is_named_for_its_caller(option: Option, python: str, command:
     with named_for(COMMAND):
         assert str(option) == command
     assert str(option) == python
-
-
-def test_packed_which_always_continues_is_called_again(tmp_path: Path) -> None:
-    images = make_tree(tmp_path / "images", each=2)
-    (images / "class0" / "000.jpg").write_bytes(b"no image")
-    with pytest.raises(PackError, match=r"Fix or replace the file, then continue with the same call\.$"):
-        pixpack.packed(images, tmp_path / "out", size=8, on_error="fail")
-    assert str(RESUME) == "resume=True"
-    with named_for(PACKED):
-        assert [str(RESUME), str(Option("resume")), str(OVERWRITE)] == ["the same call", "resume", "overwrite=True"]
 
 
 def test_a_call_that_a_sentence_shows_makes_the_store_that_the_command_makes(tmp_path: Path) -> None:
@@ -56,7 +46,7 @@ def test_a_call_that_a_sentence_shows_makes_the_store_that_the_command_makes(tmp
     "options",
     [
         PackOptions(missing=("-", "0", "007")),
-        PackOptions(missing=("--na",), strict=True),
+        PackOptions(missing=("--na",), exact=True),
         PackOptions(target_column="3", text_column="4", shuffle=3),
         PackOptions(max_size=512, fit="none", crop_fraction=1.0, boxes="12"),
         PackOptions(masks="m", mask_values=(0, 255)),

@@ -15,7 +15,7 @@ import click
 from packer.cli.help import Command
 from packer.errors import OptionsError
 from packer.option_names import Option
-from packer.options import ENGINES, ON_ERROR, RunOptions
+from packer.options import ENGINES, RunOptions
 from reader.format.filesystem import user_path
 
 
@@ -139,13 +139,6 @@ INPUTS = combined(
 )
 RUN = combined(
     WORKERS,
-    click.option(
-        "--on-error",
-        type=click.Choice(ON_ERROR),
-        default=RunOptions.on_error,
-        show_default=True,
-        help="What a broken image does to the pack.",
-    ),
     click.option(
         "--max-rejects",
         default=RunOptions.max_rejects,

@@ -263,19 +263,12 @@ class Build:
             move_rows(out / MASKS, *map(layout.mask_bytes, (start, target, size_bytes)))
 
     def _take(self, result: Result) -> None:
-        """Count a block that was written; under --on-error fail one with a reject ends the pack."""
+        """Count a block that was written."""
         if self._inputs.url:  # as listed: a resume notices objects that were replaced since
             start = self._committed.inputs_stop
             states = self._inputs.states.tolist(start, start + result.inputs)
             result.sources = [(size, version) for size, version in states]
         self._committed.add(result)
-        if self._options.on_error == "fail" and result.rejects:
-            first = result.rejects[0]
-            line = self._inputs.line(first.input)
-            where = first.path if line is None else f"line {line}, {first.path}"
-            raise PackError(
-                f"{where}: {first.reason} ({Option('on_error', 'fail')}). Fix or replace the file, then continue with {RESUME}."
-            )
 
     def _launcher(self) -> RayWorkers | None:
         """Return what starts workers elsewhere; None where they are processes of this machine."""

@@ -70,7 +70,7 @@ def count_sizes(
             for split, chunk in itertools.islice(chunks, _CHUNKS_AHEAD * workers - len(waiting)):
                 sources = sources_of(parts[split], chunk.start, chunk.stop)
                 with without_main(), signals_held():  # it may start a process
-                    task = pool.submit(upright_sizes, sources, options.max_pixels, usual, options.strict)
+                    task = pool.submit(upright_sizes, sources, options.max_pixels, usual)
                 waiting[task] = split, chunk
             if not waiting:
                 break
@@ -159,14 +159,13 @@ def upright_sizes(
     sources: Sequence[Readable],
     max_pixels: int,
     usual: tuple[int, int] | None = None,
-    is_strict: bool = False,
 ) -> dict[tuple[int, int], int]:
     """Count (height, width) over the images with a readable header of at most max_pixels; the others will be rejected.
 
     Args:
-        usual: images of another (height, width) count only where they decode, if is_strict without warnings.
+        usual: images of another (height, width) count only where they decode.
     """
-    decoder = Decoder(Geometry(1, 1, "squash"), max_pixels=max_pixels, strict=is_strict)
+    decoder = Decoder(Geometry(1, 1, "squash"), max_pixels=max_pixels)
     pauses = tuning().source_pause_seconds
     counts: dict[tuple[int, int], int] = {}
     for source in sources:

@@ -16,13 +16,12 @@ from packer.errors import EngineError, OptionsError, PackError, ScanError, Sourc
 from packer.inputs.class_lists import has_multi_hot, load_classes
 from packer.inputs.samples import Inputs
 from packer.inputs.scan import scan
-from packer.option_names import OVERWRITE, RESUME, Option, pack_call
+from packer.option_names import OVERWRITE, RESUME, pack_call
 from packer.options import PackOptions
 from packer.packing.build import Build
 from packer.packing.image_sizes import common_size
 from packer.packing.keywords import takes
 from packer.packing.tasks import Packing
-from packer.pixels.formats import jpeg
 from packer.progress import notify
 from packer.report import PackReport, Progress
 from packer.sources.roots import is_missing
@@ -56,7 +55,7 @@ def pack(images: ImagesArgument, out: str | os.PathLike[str], options: PackOptio
     Raises:
         OptionsError: an option has a value it cannot have.
         ScanError: images cannot be read or holds no image.
-        PackError: OUT is in the way, nothing could be packed, or (on_error="fail") an image was rejected. Of that kind:
+        PackError: OUT is in the way, or nothing could be packed. Of that kind:
             DiskFullError (OUT's disk lacks room), LockedError (another pack holds OUT), JournalError (no resuming this),
             SourceError (the folder, disk or network of the inputs cannot be read now).
 
@@ -236,11 +235,6 @@ def _check_libraries(options: PackOptions) -> None:
         from packer.pixels.ffmpeg import open_ffmpeg
 
         open_ffmpeg()
-    if options.strict and jpeg.version() is None:
-        raise PackError(
-            f"{Option('strict')} needs jpeg4py and libturbojpeg, which alone report what is wrong with a JPEG that decodes,"
-            f" and one of them is missing. Install it (pack doctor says how), or leave {Option('strict')} out."
-        )
     if options.engine == "ray":
         _check_ray(options.address)
 

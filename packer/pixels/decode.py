@@ -36,12 +36,11 @@ class Decoder:
         *,
         channels: str = "rgb",
         exact: bool = False,
-        strict: bool = False,
         max_pixels: int = MAX_PIXELS,
         bit_depth: int = 16,
         clock: StageClock | None = None,
     ) -> None:
-        self._rules = RowRules(geometry, _MODES[channels], exact, strict, max_pixels, bit_depth)
+        self._rules = RowRules(geometry, _MODES[channels], exact, max_pixels, bit_depth)
         self._clock = clock or StageClock("decode")
         self._one_pass, self._resize_seconds = native().row, native().resize_seconds
         self._unfilter = native().unfilter if bit_depth == 16 else None
@@ -55,7 +54,7 @@ class Decoder:
         """Decode one image into a row.
 
         Raises:
-            DecodeError: the data is no image, is broken, is too large, or (strict) decodes only with warnings.
+            DecodeError: the data is no image, is broken, or is too large.
         """
         header = jpeg.read_header(data)
         orientation = None

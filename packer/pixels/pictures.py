@@ -36,7 +36,7 @@ class PictureDecoder:
             orientation: by EXIF, where it is known.
 
         Raises:
-            DecodeError: Pillow refuses it, it is too large, or (strict) decodes only with warnings.
+            DecodeError: Pillow refuses it, or it is too large.
         """
         complaint = ""
         if header is not None and self._jpeg.is_available and header.components in (1, 3):
@@ -93,8 +93,6 @@ class PictureDecoder:
         notes += [str(w.message).splitlines()[0] for w in caught]
         if notes:
             done["warnings"] = notes
-            if self._rules.is_strict:
-                raise DecodeError(f"it decodes only with warnings (--strict): {notes[0]}")
         return self._finish(upright, size, orientation, scale, done)
 
     def _finish(

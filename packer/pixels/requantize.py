@@ -37,7 +37,7 @@ class Recoder:
     Args:
         quality: FFmpeg's -q:v, 2 (best) to 31 (smallest).
         size: (height, width): upright pictures become just that; (None, S): the short side becomes S, where it is longer.
-        strict, max_pixels: as for a Decoder.
+        max_pixels: as for a Decoder.
     """
 
     def __init__(
@@ -45,14 +45,13 @@ class Recoder:
         quality: int,
         *,
         size: tuple[int | None, int] | None = None,
-        strict: bool = False,
         max_pixels: int = MAX_PIXELS,
     ) -> None:
         from packer.pixels.ffmpeg import open_ffmpeg
 
         self._ffmpeg, self._quality, self._size = open_ffmpeg(), quality, size
         # a row of one pixel lets JPEGs be decoded at an eighth: all of their data is read, at half the cost
-        self._check = Decoder(Geometry(1, 1, "squash"), strict=strict, max_pixels=max_pixels)
+        self._check = Decoder(Geometry(1, 1, "squash"), max_pixels=max_pixels)
 
     def recode(self, data: bytes) -> Recoded:
         """Requantize one image; its EXIF orientation is kept, all other metadata is not.
@@ -103,9 +102,9 @@ class RequantizingDecoder:
     """As a Decoder, but a row is what the requantized JPEG decodes to, without DCT scaling."""
 
     def __init__(
-        self, quality: int, decoder: Decoder, *, strict: bool, max_pixels: int, clock: StageClock | None
+        self, quality: int, decoder: Decoder, *, max_pixels: int, clock: StageClock | None
     ) -> None:
-        self._recoder, self._decoder = Recoder(quality, strict=strict, max_pixels=max_pixels), decoder
+        self._recoder, self._decoder = Recoder(quality, max_pixels=max_pixels), decoder
         self._clock = clock or StageClock("decode")
 
     def row(self, data: bytes) -> Row:
@@ -133,7 +132,6 @@ def _image_decoder(geometry: Geometry, options: RowOptions, clock: StageClock | 
         geometry,
         channels=options.channels,
         exact=options.is_exact,
-        strict=options.strict,
         max_pixels=options.max_pixels,
         bit_depth=options.bit_depth,
         clock=clock,
@@ -141,7 +139,7 @@ def _image_decoder(geometry: Geometry, options: RowOptions, clock: StageClock | 
     if options.requantize is None:
         return decoder
     return RequantizingDecoder(
-        options.requantize, decoder, strict=options.strict, max_pixels=options.max_pixels, clock=clock
+        options.requantize, decoder, max_pixels=options.max_pixels, clock=clock
     )
 
 

@@ -24,7 +24,6 @@ class RowRules:
     geometry: Geometry | None
     mode: str = "RGB"
     is_exact: bool = False
-    is_strict: bool = False
     max_pixels: int = MAX_PIXELS
     bit_depth: int = 16
 

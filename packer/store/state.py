@@ -41,7 +41,6 @@ _OF_UPDATE = (
     "--missing",
     "--boxes",
     "--masks",
-    "--on-error",
     "--max-rejects",
     "--timeout",
     "--max-pixels",

@@ -109,7 +109,6 @@ _OPTIONS = with_known(
         "exact": BOOL,
         "channels": TEXT,
         "shuffle": optional(integer(0, 1 << 256)),
-        "strict": BOOL,
         "max_pixels": integer(1),
         "requantize": integer(1, 31),
         "bit_depth": integer(1, 64),

@@ -408,7 +408,7 @@ INTEGERS = {
 
 def check_option(key: str, value: Any) -> None:
     """Refuse an option of another type than the table of the page says."""
-    if key in ("exact", "strict"):
+    if key == "exact":
         need(type(value) is bool, key)
     elif key in INTEGERS:
         need((value is None and key == "shuffle") or integer(value, *INTEGERS[key]) >= 0, key)

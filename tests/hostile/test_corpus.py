@@ -151,25 +151,6 @@ def pack_list(form: str, corpus: Path, names: list[str], out: Path, *options: st
     return report
 
 
-@needs_corpus
-def test_strict_rejects_what_decodes_only_with_warnings(corpus: Path, tmp_path: Path) -> None:
-    names = [os.fsdecode(urllib.parse.unquote_to_bytes(row.values[0]["path"])) for row in rows()]
-    arguments = ["--size", "32", "--fit", "squash", "--json", "--max-rejects", "100%"]
-    pack_list("jsonl", corpus, names, tmp_path / "lax", *arguments)
-    pack_list("jsonl", corpus, names, tmp_path / "strict", "--strict", *arguments)
-    lax, strict = (
-        {line["path"]: line for line in read_json_lines(tmp_path / f"{name}/samples.jsonl")}
-        for name in ("lax", "strict")
-    )
-    warned = {path for path, line in lax.items() if line.get("warnings")}
-    assert len(warned) >= 5
-    assert "odd/meta/hopper_bad_exif.jpg" in warned
-    assert set(strict) == set(lax) - warned
-    assert all(strict[path] == lax[path] for path in strict)
-    reasons = {line["path"]: line["reason"] for line in read_json_lines(tmp_path / "strict/rejected.jsonl")}
-    assert all(reasons[path].startswith("it decodes only with warnings (--strict): ") for path in warned)
-
-
 # -- what is not a regular file
 
 

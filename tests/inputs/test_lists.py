@@ -139,9 +139,6 @@ def test_duplicates_are_packed_again_and_missing_files_named_by_line(images: Pat
     assert report.reject_lines == {"there is no such file": [26]}
     train = MemmapDataset(tmp_path / "out", as_tuple=False)
     assert train.numpy()[[24, 25]].tobytes() == train.numpy()[[3, 3]].tobytes()
-    feed(lines([paths[0], str(images / "none.jpg")]))
-    with pytest.raises(PackError, match=r"line 2, none.jpg: there is no such file \(on_error='fail'\)"):
-        pack("-", tmp_path / "fail", size=32, on_error="fail")
 
 
 def test_no_store_of_a_list_holds_a_path_of_the_machine(images: Path, tmp_path: Path, feed: Feed) -> None:

@@ -17,7 +17,6 @@ from reader import MemmapDataset
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"max_pixels": 1e8}, "max_pixels is 100000000.0, expected an integer."),
     ({"exact": 1}, "exact is 1, expected True or False."),
-    ({"strict": 0}, "strict is 0, expected True or False."),
     ({"shuffle": True}, "shuffle is True, expected an integer or None."),
     ({"workers": True}, "workers is True, expected an integer or None."),
     ({"crop_fraction": "1"}, "crop_fraction is '1', expected a number."),

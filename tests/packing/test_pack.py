@@ -253,17 +253,6 @@ def test_nothing_to_pack_leaves_nothing(tmp_path: Path) -> None:
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_on_error_fail_stops_and_can_be_resumed(images: Path, tmp_path: Path) -> None:
-    bad = images / "class1/bad.jpg"
-    bad.write_text("x")
-    with pytest.raises(PackError, match=r"class1/bad.jpg: it is text, not an image \(on_error='fail'\)"):
-        pack(images, tmp_path / "out", size=32, on_error="fail")
-    with pytest.raises(IncompleteStoreError, match="is incomplete"):
-        MemmapDataset(tmp_path / "out", as_tuple=False)
-    photo(50, 50, 1).save(bad)
-    assert pack(images, tmp_path / "out", size=32, on_error="fail", resume=True).rows == 25
-
-
 # -- OUT
 
 
@@ -706,19 +695,6 @@ def test_a_journal_that_lost_a_line_is_never_sealed(
         MemmapDataset(tmp_path / "out", as_tuple=False)
     assert pack(images, tmp_path / "out", size=32, resume=True).rows == 24
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "reference")
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_on_error_fail_forgets_the_reject_whether_fixed_or_not(images: Path, tmp_path: Path) -> None:
-    bad = images / "class1/000.jpg"
-    intact = bad.read_bytes()
-    bad.write_bytes(b"")
-    for resume in (False, True):
-        with pytest.raises(PackError, match=r"class1/000.jpg: the file is empty \(on_error='fail'\)"):
-            pack(images, tmp_path / "out", size=32, on_error="fail", resume=resume)
-    bad.write_bytes(intact)
-    report = pack(images, tmp_path / "out", size=32, on_error="fail", resume=True)
-    assert (report.rows, report.rejected) == (24, 0)
 
 
 @pytest.mark.parametrize(

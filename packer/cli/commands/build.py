@@ -81,7 +81,6 @@ from packer.options import CHANNELS, FITS, RESAMPLES, PackOptions
     help="Values of masks that become 0, 1, ..., such as 0,255; 255 stays if it is not listed, another value rejects the image.",
 )
 @click.option("--shuffle", type=int, metavar="SEED", help="Write rows in a random order fixed by SEED.")
-@click.option("--strict", is_flag=True, help="Reject also what decodes only with warnings.")
 @click.option(
     "--max-pixels",
     type=int,
