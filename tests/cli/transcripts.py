@@ -11,8 +11,8 @@ A transcript is a file of tests/golden/transcripts. Its lines are
 
 Each file runs in a folder of its own, with the images of `make_inputs`. A line that is only `pack` and its words, also behind a
 pipe, runs in this process; any other, with an assignment, a redirection or a pipe behind it, is a line of bash, where pack is a
-process. Behind the command, `# SIGINT` or `# SIGTERM` sends that signal while it waits for standard input, and `# without NAME`
-hides a library. What differs from machine to machine is replaced by `plain`.
+process. Behind the command, `# SIGINT` or `# SIGTERM` sends that signal while it waits for standard input. What differs from
+machine to machine is replaced by `plain`.
 """
 
 from __future__ import annotations
@@ -31,20 +31,18 @@ import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import PACK
 
 from packer.cli.app import run
-from packer.pixels.formats import plugins
 
 ROOT = Path(__file__).parents[2]
 # What is the same on every machine.
 ENVIRONMENT = {"COLUMNS": "100", "LC_ALL": "C.UTF-8", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 # Nothing of these may come from whoever runs the tests.
 FOREIGN = ("AWS_", "RAY_", "NO_COLOR", "FORCE_COLOR", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "PIXPACK_REMOTE")
-IN_PROCESS = re.compile(r"(?:(?P<feed>[^#]*) \| )?pack(?P<words>(?: '[^']*'| [^\s|;&<>]+)*)(?: +# (?P<how>.*))?")
+IN_PROCESS = re.compile(r"(?:(?P<feed>[^#]*) \| )?pack(?P<words>(?: '[^']*'| [^\s|;&<>]+)*)(?: +# (?P<signal>SIG\w+))?")
 
 # Text that differs from machine to machine, or from run to run, and what stands for it.
 _REPLACED = [
@@ -106,23 +104,10 @@ class Session:
         if match is None:
             return _shell(line.partition("  # ")[0])
         words = [word for part in shlex.split(match["words"]) for word in _expanded(part, self._folder)]
-        how, _, what = (match["how"] or "").partition(" ")
-        if how in ("SIGINT", "SIGTERM"):
-            return _signalled(words, signal.Signals[how])
-        hidden = {name for name in what.split() if how == "without"}
+        if match["signal"]:
+            return _signalled(words, signal.Signals[match["signal"]])
         feed = subprocess.run(["bash", "-c", match["feed"] or ":"], capture_output=True, check=True, timeout=60).stdout
-        with pytest.MonkeyPatch.context() as patch:
-            for name in [name for name in sys.modules if name.partition(".")[0] in hidden]:
-                patch.delitem(sys.modules, name)
-            if hidden:
-                patch.setattr(sys, "meta_path", [_Hiding(finder, hidden) for finder in sys.meta_path])
-                # what a process has found it does not look for again
-                plugins.library.cache_clear()
-            try:
-                return self._in_process(words, feed)
-            finally:
-                if hidden:
-                    plugins.library.cache_clear()
+        return self._in_process(words, feed)
 
     def _in_process(self, words: list[str], feed: bytes) -> tuple[int, str, str]:
         self._capture.readouterr()
@@ -151,17 +136,6 @@ def without_answers(text: str) -> Iterator[str]:
             ahead = [n for n in range(number, len(lines)) if lines[n].startswith(("$ ", "exit "))]
             if ahead and lines[ahead[0]].startswith("exit "):
                 number = ahead[0] + 1
-
-
-class _Hiding:
-    """A finder that finds none of these modules, as where they are not installed."""
-
-    def __init__(self, finder: Any, names: set[str]) -> None:
-        self._finder, self._names = finder, names
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Return what the finder finds, or None."""
-        return None if name.partition(".")[0] in self._names else self._finder.find_spec(name, path, target)
 
 
 def _expanded(word: str, folder: Path) -> list[str]:
