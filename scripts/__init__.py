@@ -1,4 +1,4 @@
-"""Programs around the packages, run from the root of the repository: `python -m scripts.benchmarks.reading.bench_read`.
+"""Programs around the packages, run from the root of the repository: `python -m scripts.bench read`.
 
 Knows where the repository is and how another process imports from it. packer and reader never import it.
 """

@@ -381,11 +381,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def torchvision_or_skip() -> Any:
     """Return torchvision, from the folder where scripts/test puts it; skips where it cannot be imported."""
-    from scripts.common.torchvision_part import import_torchvision
+    from scripts.bench.data import torchvision
+    from scripts.bench.harness import Skip
 
     try:
-        return import_torchvision()
-    except ImportError as e:
+        return torchvision()
+    except Skip as e:
         pytest.skip(f"torchvision cannot be imported here: {e}")
 
 

@@ -11,7 +11,7 @@ from reader.format.manifest import OWN_MASKS, OWN_SIZES
 from reader.format.tensors import jpeg_quality, reader_features_of
 
 # Of raw, that frames of photographs take: 0.54 of 200 of 224 x 224, as JPEGs 0.21 at quality 95, 0.49 at 100
-# (scripts/benchmarks/packing/bench_compress.py).
+# (2026-11-23; `python -m scripts.bench row_forms` prints those of JPEGs).
 _EXPECTED_SHARE, _OF_JPEGS, _OF_BEST_JPEGS, _USUAL_QUALITY = 0.55, 0.22, 0.5, 95
 
 

@@ -29,8 +29,8 @@ from reader.store import Batch, ImageBatch, RaggedBatch, batch_around
 
 # All that some rows have but their pixels: [B, ...] of each tensor, by its name in the manifest.
 Columns = Mapping[str, torch.Tensor]
-# A thread unpacks so many bytes of rows at once: enough that a call for each line of them costs little beside it
-# (scripts/benchmarks/packing/bench_compress.py), few enough that two batches are shared by all threads.
+# A thread unpacks so many bytes of rows at once: enough that a call for each line of them costs little beside it,
+# few enough that two batches are shared by all threads.
 _PIECE_BYTES = 2 << 20
 
 

@@ -1,11 +1,13 @@
-"""Make a folder of photograph-like images in class folders, for quickstart, tests and benchmarks that need no download.
+"""Make a folder of photograph-like images, for quickstart, tests and benchmarks that need no download.
 
     python -m scripts.samples.make_sample sample/images
+    python -m scripts.samples.make_sample labelled --labels
 
-It has what a real collection has: mostly JPEG, some of it gray, progressive or stored turned (all eight EXIF
-orientations); PNG (plain, palette, with alpha); WebP; and two broken files, a JPEG cut short and a web page saved as
-.jpg. The pictures are drawn from --seed alone. DEST appears once it is complete: an interrupted run leaves DEST.part,
-which the next run replaces.
+In class folders it has what a real collection has: mostly JPEG, some of it gray, progressive or stored turned (all eight EXIF
+orientations); PNG (plain, palette, with alpha); WebP; and two broken files, a JPEG cut short and a web page saved as .jpg.
+With --labels DEST has images/, some stored turned; labels/, YOLO's .txt and classes.txt; and masks/, PNGs of class + 1; both
+are right to the pixel, as the images are stored. The pictures follow from --seed alone. DEST appears once it is complete: an
+interrupted run leaves DEST.part, which the next run replaces.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import numpy as np
 from PIL import Image
 from PIL.Image import Transpose
 
-from scripts.samples.scenes import SCENES, draw
+from scripts.samples.scenes import CLASSES, DISCS, draw, draw_discs
 
 # Width x height; most are ImageNet's most frequent ones.
 SIZES = [(500, 375), (500, 333), (375, 500), (480, 360), (500, 375), (333, 500), (500, 400), (640, 427), (420, 420)]
@@ -46,77 +48,98 @@ WEB_PAGE = "<!DOCTYPE html>\n<html><head><title>404 Not Found</title></head><bod
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("dest", type=Path, help="the folder to make; left as it is where it exists")
-    parser.add_argument("--count", type=int, default=240, help="good images in all; two broken ones come on top")
+    parser.add_argument("--count", type=int, default=240, help="good images in all")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--labels", action="store_true", help="with boxes and masks, in place of class folders")
     options = parser.parse_args()
     if options.dest.exists():
         print(f"{options.dest} is there already: left as it is.")
         return 0
-    if options.count < len(SCENES):
-        print(f"--count {options.count} is too few. Expected at least {len(SCENES)}, one a class.", file=sys.stderr)
-        return 2
-    make_sample(options.dest, options.count, options.seed)
-    print(f"Made {options.count} images of {len(SCENES)} classes and 2 broken files in {options.dest}")
+    if options.count < len(CLASSES):
+        parser.error(f"--count {options.count} is too few. Expected at least {len(CLASSES)}, one a class.")
+    make_sample(options.dest, options.count, options.seed, labels=options.labels)
+    print(f"Made {options.count} images in {options.dest}")
     return 0
 
 
-def make_sample(dest: Path, count: int, seed: int) -> None:
+def make_sample(dest: Path, count: int, seed: int, *, labels: bool = False) -> None:
     """Write the images beside `dest`, then rename: an interrupted run must not be taken for a complete one."""
     part = dest.with_name(dest.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
-    for name in SCENES:
+    for name in ("images", "labels", "masks") if labels else CLASSES:
         (part / name).mkdir(parents=True)
     with ProcessPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
-        for _ in pool.map(write_image, repeat(part), range(count), repeat(seed), chunksize=4):
+        write = write_labelled if labels else write_image
+        for _ in pool.map(write, repeat(part), range(count), repeat(seed), chunksize=4):
             pass
-    intact = min(part.rglob("*.jpg"))
-    intact.with_name("cut_short.jpg").write_bytes(intact.read_bytes()[: intact.stat().st_size * 2 // 5])
-    (part / "sea" / "not_found.jpg").write_text(WEB_PAGE, encoding="ascii")
+    if labels:
+        (part / "labels" / "classes.txt").write_text("".join(f"{name}\n" for name in DISCS))
+    else:
+        intact = min(part.rglob("*.jpg"))
+        intact.with_name("cut_short.jpg").write_bytes(intact.read_bytes()[: intact.stat().st_size * 2 // 5])
+        (part / CLASSES[0] / "not_found.jpg").write_text(WEB_PAGE, encoding="ascii")
     part.rename(dest)
 
 
 def write_image(folder: Path, index: int, seed: int) -> None:
     """Draw picture `index` and write it: classes take turns, and within a class the kinds of file."""
-    name = sorted(SCENES)[index % len(SCENES)]
-    number = index // len(SCENES)
+    name, number = CLASSES[index % len(CLASSES)], index // len(CLASSES)
     rng = np.random.default_rng([seed, index])
     width, height = SIZES[int(rng.integers(len(SIZES)))]
     picture = Image.fromarray(draw(name, rng, height, width))
     # Shifted by class, so that few pictures hold all kinds.
-    turn = number + 7 * (index % len(SCENES))
-    kind = KINDS[turn // 2 % len(KINDS)] if turn % 2 else "plain"
-    save(picture, folder / name / f"{name}_{number:04d}", kind, orientation=1 + turn // 4 % 8)
-
-
-def save(picture: Image.Image, stem: Path, kind: str, orientation: int) -> None:
-    jpeg = {"quality": 90, "subsampling": "4:2:0"}
-    if kind == "png":
-        picture.save(stem.with_suffix(".png"))
+    turn = number + 7 * (index % len(CLASSES))
+    kind, stem = KINDS[turn // 2 % len(KINDS)] if turn % 2 else "plain", folder / name / f"{name}_{number:04d}"
+    if kind == "gray":
+        picture = picture.convert("L")
     elif kind == "palette":
-        picture.quantize(128).save(stem.with_suffix(".png"))
+        picture = picture.quantize(128)
     elif kind == "rgba":
-        picture.putalpha(rounded_corners(picture.height, picture.width))
-        picture.save(stem.with_suffix(".png"))
-    elif kind == "webp":
-        picture.save(stem.with_suffix(".webp"), quality=88)
-    elif kind == "gray":
-        picture.convert("L").save(stem.with_suffix(".jpg"), quality=90)
-    elif kind == "turned":
-        exif = Image.Exif()
-        exif[EXIF_ORIENTATION] = orientation
-        stored = picture.transpose(TURNS[orientation]) if orientation in TURNS else picture
-        stored.save(stem.with_suffix(".jpg"), exif=exif, **jpeg)
+        # see-through to the left
+        picture.putalpha(Image.linear_gradient("L").rotate(90).resize(picture.size))
+    if kind in ("png", "palette", "rgba", "webp"):
+        picture.save(stem.with_suffix(".webp" if kind == "webp" else ".png"), quality=88)
     else:
-        picture.save(stem.with_suffix(".jpg"), progressive=kind == "progressive", **jpeg)
+        save_jpeg(picture, stem.with_suffix(".jpg"), 1 + turn // 4 % 8 if kind == "turned" else 1, kind == "progressive")
 
 
-def rounded_corners(height: int, width: int, radius: int = 24) -> Image.Image:
-    y, x = np.mgrid[0.5:height, 0.5:width]
-    across = np.maximum(np.abs(x - width / 2) - width / 2 + radius, 0)
-    down = np.maximum(np.abs(y - height / 2) - height / 2 + radius, 0)
-    return Image.fromarray((np.clip(radius - np.hypot(across, down) + 0.5, 0, 1) * 255).astype(np.uint8))
+def write_labelled(folder: Path, index: int, seed: int) -> None:
+    """Draw discs, and write them with the boxes and the mask of what is seen of them."""
+    rng = np.random.default_rng([seed, index])
+    width, height = SIZES[index % len(SIZES)]
+    kinds = rng.integers(len(DISCS), size=int(rng.integers(2, 5)))
+    pixels, owners = draw_discs([DISCS[kind] for kind in kinds], rng, height, width)
+    orientation = (1, 6, 1, 3, 1, 8)[index % 6]
+    save_jpeg(Image.fromarray(pixels), folder / "images" / f"{index:03}.jpg", orientation)
+    owners = np.asarray(turned(Image.fromarray(owners), orientation))
+    lines = [yolo_line(owners == number, kind) for number, kind in enumerate(kinds, 1) if (owners == number).any()]
+    (folder / "labels" / f"{index:03}.txt").write_text("".join(lines))
+    values = np.append(0, kinds + 1).astype(np.uint8)
+    Image.fromarray(values[owners]).save(folder / "masks" / f"{index:03}.png")
+
+
+def save_jpeg(picture: Image.Image, path: Path, orientation: int, progressive: bool = False) -> None:
+    """Write a picture as a camera that was held so does."""
+    exif = Image.Exif()
+    if orientation > 1:
+        exif[EXIF_ORIENTATION] = orientation
+    turned(picture, orientation).save(path, quality=90, exif=exif, progressive=progressive)
+
+
+def turned(picture: Image.Image, orientation: int) -> Image.Image:
+    return picture.transpose(TURNS[orientation]) if orientation in TURNS else picture
+
+
+def yolo_line(is_there: np.ndarray, kind: int) -> str:
+    """Return class, center x, center y, width and height of the pixels that are there, in shares of the picture."""
+    spans = []
+    for axis in (0, 1):
+        places = np.flatnonzero(is_there.any(axis))
+        spans.append((places[0] / is_there.shape[1 - axis], (places[-1] + 1) / is_there.shape[1 - axis]))
+    shares = [*((start + stop) / 2 for start, stop in spans), *(stop - start for start, stop in spans)]
+    return f"{kind} " + " ".join(f"{share:.6f}" for share in shares) + "\n"
 
 
 if __name__ == "__main__":

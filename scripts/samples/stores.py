@@ -5,8 +5,6 @@ Their checksums are blank: they open, but would not pass `pack verify`.
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,25 +60,11 @@ def sparse_store(out: Path, rows: int, side: int = SIDE) -> Path:
     return out
 
 
-def random_store(work: Path, rows: int, side: int) -> Path:
-    """Make a store of random pixels, sorted by class; one that an earlier run has left in work is used again."""
-
-    def make(out: Path) -> None:
-        sparse_store(out, rows, side)
-        fill(out / PIXELS, rows * side * side * 3)
-        (np.arange(rows) * CLASSES // rows).astype(np.int64).tofile(out / "_tensordict" / "targets.memmap")
-
-    return made_once(work / f"random-{rows}x{side}", make)
-
-
-def made_once(dest: Path, make: Callable[[Path], None]) -> Path:
-    """Return a folder that `make` fills, unless an earlier run has; one that was interrupted left nothing there."""
-    if not dest.exists():
-        part = dest.with_name(dest.name + ".part")
-        shutil.rmtree(part, ignore_errors=True)
-        make(part)
-        part.rename(dest)
-    return dest
+def random_store(out: Path, rows: int, side: int) -> None:
+    """Make a store of random pixels, sorted by class."""
+    sparse_store(out, rows, side)
+    fill(out / PIXELS, rows * side * side * 3)
+    (np.arange(rows) * CLASSES // rows).astype(np.int64).tofile(out / "_tensordict" / "targets.memmap")
 
 
 def fill(path: Path, size_bytes: int) -> None:

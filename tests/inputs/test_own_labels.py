@@ -209,14 +209,14 @@ def test_crops_move_boxes_and_masks_as_those_of_each_image_alone(own_store: Path
 
 
 def test_made_boxes_and_masks_of_turned_pictures_cover_the_same_pixels(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "scripts.samples.make_labelled", tmp_path / "made", "--count", "4"]
+    words = [sys.executable, "-m", "scripts.samples.make_sample", tmp_path / "made", "--labels", "--count", "6"]
     subprocess.run(words, check=True, capture_output=True, cwd=Path(__file__).parents[2])
     options: dict[str, Any] = {"max_size": 240, "boxes": tmp_path / "made/labels", "masks": tmp_path / "made/masks"}
     report = pack(tmp_path / "made/images", tmp_path / "out", fit="none", workers=1, **options)
     data = MemmapDataset(tmp_path / "out", as_tuple=False)
-    assert (report.rows, data.classes) == (4, ["ball", "kite", "crate"])
+    assert (report.rows, data.classes) == (6, ["apple", "lemon", "plum"])
     seen = 0
-    for row in (data[n] for n in range(4)):
+    for row in (data[n] for n in range(6)):
         targets = row.extras["box_targets"][: row.extras["box_count"]]
         for target in targets.unique().tolist():
             mine = row.extras["boxes"][: len(targets)][targets == target]

@@ -1,1 +1,0 @@
-"""The figures of the README and docs, each beside its limit."""

@@ -1,1 +1,0 @@
-"""Whether pixels and what a network learns are those of the folder."""

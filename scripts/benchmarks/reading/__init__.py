@@ -1,1 +1,0 @@
-"""From a store to batches, beside what people use instead."""

@@ -1,1 +1,0 @@
-"""Where the bytes of rows are: a disk, object storage, levels, and the form that they have there."""

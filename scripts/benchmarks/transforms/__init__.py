@@ -1,1 +1,0 @@
-"""Random transforms of batches."""

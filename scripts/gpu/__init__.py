@@ -1,1 +1,0 @@
-"""All tests and figures that need a GPU, on a machine that has one or on a simulated one."""

@@ -1,1 +1,0 @@
-"""Claims and other libraries, measured on this machine."""

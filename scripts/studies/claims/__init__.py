@@ -1,1 +1,0 @@
-"""Claims of others about loading images, each measured by one module."""

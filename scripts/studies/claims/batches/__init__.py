@@ -1,1 +1,0 @@
-"""Claims about mapped files, workers and batches."""

@@ -1,1 +1,0 @@
-"""Claims about sending to a device and computing there."""

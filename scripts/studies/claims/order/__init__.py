@@ -1,1 +1,0 @@
-"""Claims about the order of an epoch and about loops over it."""

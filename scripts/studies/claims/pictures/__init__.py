@@ -1,1 +1,0 @@
-"""Claims about JPEGs, decoding and augmentation."""

@@ -1,1 +1,0 @@
-"""One module a library: how it packs, and how it reads."""
