@@ -99,7 +99,7 @@ class Store:
     def _check_version(self) -> None:
         head = self.head
         need(head["format"] == "pixpack" and type(head["version"]) is list and len(head["version"]) == 2, "the version")
-        need(integer(head["version"][0]) == 1 and integer(head["version"][1]) >= 0, "the version")
+        need(integer(head["version"][0]) == 1 and integer(head["version"][1], 0, INT31) >= 0, "the version")
         self.features = texts(head["reader_features"])
         need({*self.features} <= FEATURES, "a feature is unknown")
         texts(head["writer_features"])

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 import second_reader
+from kinds import ROWS, MakeStore
 
 from reader import MemmapDataset
 from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
-from tests.hostile._faults import FAULTS, make_faulty
-from tests.hostile._mutants import make_mutant, make_valid
-from tests.hostile._stores import KINDS, ROWS
+from tests.hostile.faults import FAULTS, make_faulty
+from tests.hostile.mutants import KINDS, make_mutant
 
-
-@pytest.fixture(scope="module")
-def valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A valid store of each kind."""
-    return make_valid(tmp_path_factory.mktemp("valid"))
-
-
-# "opening" or "blocks" where that is refused, and of each row its pixels and texts, None where they are refused.
-Found = list[str | tuple[bytes, list[str]] | None]
+# "opening" or "blocks" where that is refused, and of each row its pixels, None where they are refused
+Found = list[str | bytes | None]
 
 
 def ours(store: Path) -> Found:
@@ -38,8 +32,7 @@ def ours(store: Path) -> Found:
         found.append("blocks")
     for row in range(len(data)):
         try:
-            batch = data[row]
-            found.append((batch.pixels.numpy().tobytes(), [*batch.texts.values()]))
+            found.append(data[row].pixels.numpy().tobytes())
         except StoreError:
             found.append(None)
     return found
@@ -48,12 +41,9 @@ def ours(store: Path) -> Found:
 def theirs(store: Path) -> Found:
     """Return what the reader makes of it that was written from the page."""
     try:
-        return _read(second_reader.Store(store))
+        opened = second_reader.Store(store)
     except second_reader.Refused:
         return ["opening"]
-
-
-def _read(opened: second_reader.Store) -> Found:
     found: Found = []
     try:
         opened.blocks()
@@ -61,33 +51,33 @@ def _read(opened: second_reader.Store) -> Found:
         found.append("blocks")
     for row in range(opened.rows):
         try:
-            found.append((opened.pixels(row), opened.text(row)))
+            found.append(opened.pixels(row))
         except second_reader.Refused:
             found.append(None)
     return found
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_both_readers_take_valid_stores(kind: str, valid: Path) -> None:
-    found = ours(valid / kind)
-    assert found == theirs(valid / kind)
+def test_both_readers_take_valid_stores(kind: str, store_of: MakeStore) -> None:
+    found = ours(store_of(kind))
+    assert found == theirs(store_of(kind))
     assert len(found) == ROWS
     assert None not in found
 
 
-def test_both_readers_refuse_the_same_of_hostile_stores(valid: Path, tmp_path: Path) -> None:
+def test_both_readers_refuse_the_same_of_hostile_stores(store_of: MakeStore, tmp_path: Path) -> None:
     differ = {}
-    for number, name in enumerate(FAULTS):
-        store = make_faulty(valid, tmp_path / str(number), name)
+    for number, fault in enumerate(FAULTS):
+        store = make_faulty(store_of(fault.kind), tmp_path / str(number), fault)
         if (one := ours(store)) != (other := theirs(store)):
-            differ[name] = one, other
+            differ[fault.name] = one, other
     assert differ == {}
 
 
-def test_both_readers_refuse_the_same_of_mutants(valid: Path, tmp_path: Path) -> None:
-    differ = {}
+def test_both_readers_refuse_the_same_of_mutants(store_of: MakeStore, tmp_path: Path) -> None:
+    draw, differ = Random(22), {}
     for number in range(60):
-        store = make_mutant(valid, tmp_path / str(number), 22, number)
+        store = make_mutant(store_of(draw.choice(KINDS)), tmp_path / str(number), draw)
         if (one := ours(store)) != (other := theirs(store)):
             differ[number] = one, other
     assert differ == {}

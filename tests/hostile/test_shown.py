@@ -16,6 +16,7 @@ import pytest
 from conftest import make_tree
 from hypothesis import given
 from hypothesis import strategies as st
+from kinds import MakeStore
 
 from packer import pack
 from packer.cli.app import run
@@ -26,8 +27,8 @@ from packer.store.journal import Header
 from packer.store.state import check_finished
 from reader.format.errors import IncompleteStoreError
 from reader.format.shown import brief, redacted, shown, shown_lines
-from tests.hostile._faults import EVIL
-from tests.hostile._stores import Draft, valid_store
+from tests.hostile.drafts import Draft
+from tests.hostile.faults import EVIL
 
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 SECRET = "s3cr3t"
@@ -75,8 +76,10 @@ def test_what_is_no_credential_stays() -> None:
 
 
 @pytest.mark.parametrize("url", URLS)
-def test_errors_of_urls_have_no_credentials(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = valid_store(tmp_path / "store", "class")
+def test_errors_of_urls_have_no_credentials(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], store_of: MakeStore
+) -> None:
+    store = store_of("pad")
     with pytest.raises(RemoteError) as refused:
         open_url(url.replace("s3:", "nothing:").replace("https:", "nothing:").replace("abfs:", "nothing:"))
     assert SECRET not in str(refused.value)
@@ -88,9 +91,9 @@ def test_errors_of_urls_have_no_credentials(url: str, tmp_path: Path, capsys: py
 
 
 def test_reports_and_records_of_a_copy_have_no_credentials(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, store_of: MakeStore
 ) -> None:
-    store, url = valid_store(tmp_path / "store", "class"), f"memory://key:{SECRET}@bucket/out"
+    store, url = store_of("pad"), f"memory://key:{SECRET}@bucket/out"
     assert SECRET not in str(push(store, url))
     assert run(["push", str(store), url, "--json"]) == 0
     with monkeypatch.context() as patch:
@@ -232,8 +235,10 @@ def test_names_that_are_no_utf_8_are_shown_on_a_strict_terminal(tmp_path: Path) 
     )
 
 
-def test_info_shows_escapes_of_class_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    draft = Draft.copy(valid_store(tmp_path / "valid", "class"), tmp_path / "store")
+def test_info_shows_escapes_of_class_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store_of: MakeStore
+) -> None:
+    draft = Draft(store_of("pad"), tmp_path / "store")
     draft.head["classes"] = [EVIL, "bee", "cat"]
     draft.seal()
     out = io.TextIOWrapper(io.BytesIO(), "utf-8", "strict", write_through=True)

@@ -31,9 +31,10 @@ from reader.loading import shared_residency
 
 pytest.importorskip("zstandard")
 
+import hostile_frames as hostile
+
 from reader import frames, predictor
 from reader.memory import row_table
-from tests.hostile import _frames as hostile
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
