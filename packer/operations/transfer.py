@@ -31,6 +31,7 @@ from packer.store.state import PULL, check_finished, unfinished_message
 from reader.format.blocks import Block, parse_content
 from reader.format.check import check_store
 from reader.format.filesystem import error_path
+from reader.format.head import MOST_MANIFEST_BYTES
 from reader.format.manifest import MANIFEST, PIXELS, FileEntry, Manifest
 from reader.format.shown import redacted
 from reader.format.urls import is_url
@@ -191,7 +192,14 @@ class _Copy:
 
     def manifest_at(self, folder: str) -> bytes:
         """Return the manifest of the store in a folder at the URL; b"": there is none."""
+        self._check_file(f"{folder}/{MANIFEST}", MOST_MANIFEST_BYTES)
         return self.ask(self.files.cat_file, f"{folder}/{MANIFEST}") or b""
+
+    def _check_file(self, name: str, most_bytes: int) -> None:
+        """Refuse a pipe, which would be waited for, and a file larger than it can be."""
+        found = self.ask(self.files.info, name) or {"type": "file"}
+        if found["type"] != "file" or (found.get("size") or 0) > most_bytes:
+            raise PackError(f"{redacted(name)} is no file of up to {most_bytes} bytes. Push the store again.")
 
     def send(self, path: Path, to: str, entry: FileEntry) -> None:
         """Send a file, once its checksum is that of the manifest."""
@@ -221,6 +229,7 @@ class _Copy:
 
     def _bring(self, name: str, path: Path, entry: FileEntry, ends: list[int], crcs: list[int]) -> None:
         """Have the pieces of a file between these ends here, several at a time; crcs: of each piece, where they are known."""
+        self._check_file(name, entry.size_bytes)
         with error_path(path), open(path, "r+b", buffering=0) as file, ThreadPoolExecutor(_REQUESTS) as pool:
             # behind the last block there are zeros
             if path.stat().st_size > ends[-1]:
