@@ -33,7 +33,7 @@ _PARTS = (
 )
 
 # Instead of a list of links that lead nowhere.
-_PAGES = "Documentation and examples come with the source distribution: `docs/index.md`, `examples/README.md`, `CHANGELOG.md`."
+_PAGES = "Documentation and examples come with the source distribution: `docs/index.md`, `CHANGELOG.md`."
 
 # Sums are rounded where the sources say so; nothing looks at the flags that floating-point operations raise. A function begins a
 # line of the cache, whatever is before it: 16 bytes more there cost a blur 10 % (Xeon, gcc 12, 2026-11-24).

@@ -41,7 +41,10 @@ def main() -> None:
     try:
         data, trained = MemmapDataset(options.store), MemmapDataset(options.trained_on or options.store)
         crop = ResizeCenterCrop(side_of(trained.manifest))  # as train.py measures accuracy
-        loader = MemmapLoader(data, options.batch_size, device=options.device, transform=crop, rank=0, world_size=1)
+        # as_tuple=False: rows may have no label, which a loop over (images, targets) refuses
+        loader = MemmapLoader(
+            data, options.batch_size, device=options.device, transform=crop, rank=0, world_size=1, as_tuple=False
+        )
         model = network(trained.manifest, options.model).to(loader.device).eval()
         restore(options.checkpoint, {"model": model}, loader.device)
         if options.embeddings:
@@ -59,10 +62,11 @@ def main() -> None:
 def write(model: nn.Module, loader: MemmapLoader, out: Path) -> None:
     """Write float32[N, K], row i what the model makes of row i; the file has its name only when it is whole."""
     part = out.with_name(f"{out.name}.part")
-    of_one = model(next(iter(MemmapLoader(loader.dataset, 1, device=loader.device, transform=loader.transform)))[0])
-    into = np.lib.format.open_memmap(part, "w+", np.float32, (len(loader.dataset), *of_one.shape[1:]))
-    start, results = 0, (model(images).float() for images, _ in loader)
+    results = (model(batch.images).float() for batch in loader)
+    start = 0
     for values in on_host(results, loader.device) if loader.device.type == "cuda" else results:
+        if start == 0:
+            into = np.lib.format.open_memmap(part, "w+", np.float32, (len(loader.dataset), *values.shape[1:]))
         into[start : start + len(values)] = values.numpy()
         start += len(values)
     into.flush()

@@ -7,11 +7,15 @@ With --images the store is packed first, as `pack images/ out/ --fit none --max-
 
 SGD with warmup, a cosine and label smoothing; random crops and flips on the device. Without --val, a tenth of each class is held
 out. With --checkpoint the same command continues after an interruption, also in the middle of an epoch, to the same weights.
+With --trace, torch.profiler writes what each thread does in steps 5 to 12, for chrome://tracing and Perfetto. NVIDIA's nsys:
+
+    nsys profile --trace=cuda,nvtx,osrt --pytorch=autograd-nvtx python examples/train.py out/ --steps 20
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import sys
 import time
@@ -20,7 +24,7 @@ from pathlib import Path
 import torch
 from checkpoints import restore, save
 from network import accuracy, datasets, network, recipe, views
-from torch import nn
+from torch import nn, profiler
 
 from pixpack import MemmapLoader, PackError, StoreError, packed
 
@@ -41,6 +45,7 @@ def main() -> int:
     parser.add_argument("--compile", nargs="?", const="inductor", metavar="BACKEND", help="torch.compile the network")
     parser.add_argument("--checkpoint", type=Path, help="continue from this file if it exists; written on the way")
     parser.add_argument("--steps", type=int, default=sys.maxsize, help="stop after so many")
+    parser.add_argument("--trace", type=Path, metavar="JSON", help="write a Chrome trace of a few steps")
     options = parser.parse_args()
     torch.manual_seed(0)
     try:
@@ -50,7 +55,9 @@ def main() -> int:
         learn, look = views(train.manifest)
         loader = MemmapLoader(train, options.batch_size, shuffle=True, device=options.device, transform=learn)
         val_loader = MemmapLoader(held_out, options.batch_size, device=options.device, transform=look)
-        fit(network(train.manifest, options.model).to(loader.device), loader, val_loader, options)
+        model = network(train.manifest, options.model).to(loader.device)
+        with tracer(options.trace) if options.trace else contextlib.nullcontext() as trace:
+            fit(model, loader, val_loader, options, trace)
     except (PackError, StoreError, ValueError, OSError, ImportError) as e:
         print(f"train.py: {e}", file=sys.stderr)
         return 1
@@ -60,7 +67,23 @@ def main() -> int:
     return 0
 
 
-def fit(model: nn.Module, loader: MemmapLoader, val_loader: MemmapLoader, options: argparse.Namespace) -> None:
+def tracer(file: Path) -> profiler.profile:
+    """Make a profiler that writes a few steps, of all threads, after those in which queues fill."""
+    return profiler.profile(
+        schedule=profiler.schedule(wait=2, warmup=2, active=8, repeat=1),
+        on_trace_ready=lambda done: done.export_chrome_trace(str(file)),
+        # without this the profiler sees the loop's thread alone, and not the loader's
+        experimental_config=torch._C._profiler._ExperimentalConfig(profile_all_threads=True),
+    )
+
+
+def fit(
+    model: nn.Module,
+    loader: MemmapLoader,
+    val_loader: MemmapLoader,
+    options: argparse.Namespace,
+    trace: profiler.profile | None,
+) -> None:
     """Train from the checkpoint on, and print a line an epoch."""
     optimizer, schedule = recipe(model, options.lr * options.batch_size / 256, options.epochs * len(loader))
     checkpoint, left = options.checkpoint, options.steps
@@ -83,6 +106,8 @@ def fit(model: nn.Module, loader: MemmapLoader, val_loader: MemmapLoader, option
             loss.backward()
             optimizer.step()
             schedule.step()
+            if trace:
+                trace.step()
             sums += torch.stack([loss.detach() * len(targets), (scores.argmax(1) == targets).sum()])
             images += len(targets)
             if checkpoint and steps % SAVE_EVERY_STEPS == 0:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import math
-import os
 import runpy
-import subprocess
 import sys
 import zlib
 from collections.abc import Iterator
@@ -112,27 +109,3 @@ def test_the_lightning_example_says_what_it_cannot_use(
 ) -> None:
     assert example("lightning_datamodule", tmp_path) == 1
     assert capsys.readouterr().err.startswith(f"lightning_datamodule.py: {tmp_path} is not a pixpack store")
-
-
-@pytest.mark.slow
-def test_two_workers_of_ray_train_read_every_row_between_them(shared_store: Path, tmp_path: Path) -> None:
-    reason = "Ray Train is not installed: pip install 'ray[train]'"
-    pytest.importorskip("ray", reason=reason)
-    pytest.importorskip("ray.train", reason=reason, exc_type=ImportError)
-    words = [shared_store, "--results", tmp_path, "--epochs", 1, "--batch-size", 16]
-    # a cluster of its own, whose workers do not wait for all else on this machine
-    own = {"RAY_ADDRESS": "local", "RAY_worker_niceness": "0", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(ROOT / "examples" / "ray_train.py"), *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | own, timeout=300)
-    assert done.returncode == 0, done.stderr
-    (line,) = (line for line in done.stdout.splitlines() if line.startswith("{"))
-    found = ast.literal_eval(line)
-    # of 81 rows, two workers share the last one with one of the epoch's beginning
-    assert {key: found[key] for key in ("epoch", "steps", "rows", "read")} == {
-        "epoch": 1,
-        "steps": 6,
-        "rows": 81,
-        "read": 82,
-    }
-    (checkpoint,) = tmp_path.rglob("run.pt")
-    assert torch.load(checkpoint, weights_only=True)["schedule"]["last_epoch"] == 6
