@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from packer.cli.progress import NotebookBar, ProgressBar, in_notebook
+from packer.cli.progress import ProgressBar
 from packer.errors import DiskFullError, LockedError, OptionsError, PackError, SourceError
 from packer.option_names import PACKED, named_for
 from packer.options import PackOptions
@@ -161,7 +161,7 @@ def _progress(given: Callable[[Progress], None] | None) -> Iterator[Callable[[Pr
     if given is not None:
         yield given
         return
-    shown: NotebookBar | ProgressBar = NotebookBar() if in_notebook() else ProgressBar(hidden=False)
+    shown = ProgressBar(hidden=False)
     is_first = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")) == "0"
 
     is_waiting = False

@@ -380,7 +380,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def torchvision_or_skip() -> Any:
-    """Return torchvision, from the folder where scripts/test puts it; skips where it cannot be imported."""
+    """Return torchvision, from the folder where scripts/setup.sh puts it; skips where it cannot be imported."""
     from scripts.bench.data import torchvision
     from scripts.bench.harness import Skip
 
@@ -388,24 +388,6 @@ def torchvision_or_skip() -> Any:
         return torchvision()
     except Skip as e:
         pytest.skip(f"torchvision cannot be imported here: {e}")
-
-
-def onnxruntime_or_skip() -> Any:
-    """Return onnxruntime, from the folder where scripts/test puts it; skips where it or what exports to it is missing."""
-    library_or_skip("onnxscript", "PIXPACK_ONNX")
-    return pytest.importorskip("onnxruntime")
-
-
-def library_or_skip(name: str, variable: str) -> str:
-    """Let a library be imported from the folder that a variable names, and return that; skips where it is missing.
-
-    The folder stays on the path: such libraries import more of themselves while they work.
-    """
-    folder = os.environ.get(variable, "")
-    if folder and folder not in sys.path:
-        sys.path.append(folder)
-    pytest.importorskip(name, reason=f"{name} is not installed; {variable} may name a folder that has it")
-    return folder
 
 
 def devices() -> list[Any]:

@@ -1,13 +1,12 @@
-"""How far the command is: a line redrawn on a terminal, a bar in a notebook, plain lines in a log. Alone knows tqdm."""
+"""How far the command is: a line redrawn on a terminal, plain lines in a log. Alone knows tqdm."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from packer.cli.output import say
 from packer.cli.terminal import columns_of, width
@@ -165,43 +164,6 @@ class ProgressBar:
             self._bar = tqdm(total=total or None, desc=stage, file=sys.stderr, leave=False, **look, **size)
             self._stage = stage
         return self._bar
-
-
-def in_notebook() -> bool:
-    """Say whether cells of a notebook run this, whose output is no terminal."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return type(shell).__name__ == "ZMQInteractiveShell"
-
-
-class NotebookBar:
-    """Progress as tqdm draws it below a cell: a widget where ipywidgets is there, else a line of text."""
-
-    def __init__(self) -> None:
-        self._bar: Any = None
-        self._stage = ""
-
-    def __enter__(self) -> NotebookBar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def update(self, progress: Progress) -> None:
-        """Show where a pack is."""
-        if self._bar is None or progress.stage != self._stage:
-            self.__exit__()
-            with warnings.catch_warnings(action="ignore"):
-                # which are of missing widgets
-                from tqdm.auto import tqdm
-
-                tqdm.monitor_interval = 0
-                self._bar = tqdm(
-                    total=progress.total or None, desc=progress.stage, unit=" images", initial=progress.done
-                )
-            self._stage = progress.stage
-        self._bar.set_postfix_str(progress.waits_for or f"{progress.rejected:,} rejected", refresh=False)
-        self._bar.update(progress.done - self._bar.n)
 
 
 def clear_bars() -> None:

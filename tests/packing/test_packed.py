@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import re
@@ -17,7 +16,7 @@ from typing import Any
 
 import pytest
 from children import Child
-from conftest import PACK, library_or_skip, make_splits, make_tree, store_bytes
+from conftest import PACK, make_splits, make_tree, store_bytes
 
 import pixpack
 from packer import OptionsError, PackError, Progress, ScanError, pack
@@ -353,21 +352,6 @@ def test_a_log_has_few_lines_of_a_long_wait(images: Path, tmp_path: Path, small_
     assert re.fullmatch(
         rf"wait, {re.escape(str(out))} is being packed by process {packing.process.pid} on .+", lines[1]
     )
-
-
-@pytest.mark.slow
-def test_a_notebook_shows_the_bar(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = library_or_skip("nbclient", "PIXPACK_NOTEBOOK")
-    root = Path(__file__).resolve().parents[2]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([folder, str(root)]))
-    nbclient, nbformat = importlib.import_module("nbclient"), importlib.import_module("nbformat")
-    code = f"import pixpack\ntrain = pixpack.packed({str(images)!r}, {str(tmp_path / 'out')!r}, size=16)\nlen(train)"
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
-    nbclient.NotebookClient(notebook, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    outputs = notebook.cells[0].outputs
-    shown = "".join(out.get("text", "") + str(out.get("data", {}).get("text/plain", "")) for out in outputs)
-    assert "pack: 100%" in shown
-    assert outputs[-1]["data"]["text/plain"] == "24"
 
 
 @pytest.mark.parametrize("replaces", [False, True])

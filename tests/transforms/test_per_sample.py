@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from augmenting import pictures, v2
-from conftest import library_or_skip, torchvision_or_skip
+from conftest import torchvision_or_skip
 from tensordict import TensorDict
 
 from packer import pack
@@ -136,8 +136,7 @@ def test_images_of_many_sizes_become_one(images: Path, tmp_path: Path) -> None:
 
 
 def test_albumentations_get_arrays_and_are_seeded() -> None:
-    library_or_skip("albumentations", "PIXPACK_ALBUMENTATIONS")
-    import albumentations
+    albumentations = pytest.importorskip("albumentations")
 
     batch = pictures(20, size=(30, 41))
     flip = PerSample(albumentations.Compose([albumentations.HorizontalFlip(p=1.0)]))
@@ -200,8 +199,7 @@ def test_albumentations_is_called_with_boxes_and_masks(monkeypatch: pytest.Monke
 
 
 def test_real_albumentations_moves_boxes_and_masks() -> None:
-    library_or_skip("albumentations", "PIXPACK_ALBUMENTATIONS")
-    import albumentations
+    albumentations = pytest.importorskip("albumentations")
 
     params = albumentations.BboxParams("pascal_voc", label_fields=["labels"])
     made = PerSample(albumentations.Compose([albumentations.HorizontalFlip(p=1.0)], bbox_params=params))(labelled(4))
