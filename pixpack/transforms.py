@@ -11,13 +11,14 @@ import reader.transforms
 from reader.transforms import __all__
 
 if TYPE_CHECKING:
-    from reader.transforms import *  # noqa: F403
+    # the transforms with their types are among the names of reader
+    from reader import *  # noqa: F403
+else:
 
-
-def __getattr__(name: str) -> object:
-    if name in __all__:
-        return getattr(reader.transforms, name)
-    raise AttributeError(f"module 'pixpack.transforms' has no attribute {name!r}")
+    def __getattr__(name: str) -> object:
+        if name in __all__:
+            return getattr(reader.transforms, name)
+        raise AttributeError(f"module 'pixpack.transforms' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
