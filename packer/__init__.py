@@ -8,8 +8,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from packer.version import __version__
-
 if TYPE_CHECKING:
     from packer.errors import DiskFullError, JournalError, LockedError, OptionsError, PackError, ScanError, SourceError
     from packer.operations.copying.merge import merge
@@ -24,6 +22,8 @@ if TYPE_CHECKING:
     from packer.packing.parts.seal_parts import seal_parts
     from packer.packing.update import update
     from packer.report import PackReport, Progress
+
+    __version__: str
 
 _HOMES = {
     name: f"packer.{home}"
@@ -76,9 +76,14 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name == "__version__":
+        from packer.system import installed_version
+
+        value: object = installed_version("pixpack") or "unknown"
+    elif name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    else:
         raise AttributeError(f"module 'packer' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

@@ -41,7 +41,7 @@ import reader  # noqa: E402
 
 if TYPE_CHECKING:
     from packer import *  # noqa: F403
-    from packer import PackError, pack, pack_dataset, plan, verify
+    from packer import PackError, __version__, pack, pack_dataset, plan, verify
     from pixpack import transforms as transforms
     from pixpack.on_demand import packed
     from reader import *  # noqa: F403
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
         to_device,
     )
 
-__version__ = packer.__version__
 # What most programs need. Every other public name of packer and reader is found here too, and transforms in `transforms`.
 __all__ = [
     "ImageBatch",

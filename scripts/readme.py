@@ -2,29 +2,27 @@
 
     python3 -m scripts.readme
 
-In their order, in this clone. The home is empty, the environment gets what `pip install` says there, in the versions of
-scripts/constraints.txt, and photos/ is drawn. What the commands make is removed afterwards, but for .venv, which
-`scripts/quickstart` sets up and the tests need too. README's sheet must be the one that quickstart draws. Left out are
-`scripts/test`, which comes next, and the line that makes an environment: this has made one as it does. Knows the standard
-library alone.
+In their order, in this clone, with photos/ drawn, in an environment of its own with the versions of scripts/constraints.txt.
+Left out are `scripts/test`, which comes next, and the line that makes an environment. README's sheet must be the one that
+quickstart draws. What the commands make is removed, but for .venv. Knows the standard library alone.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 
 from scripts import ROOT
-from scripts.common.fresh import SYSTEM_PATH, Failed, Fresh
 
 # What the commands write in the clone, and what other programs may have made there.
 _WRITTEN = ("photos", "out", "out-val")
-_LEFT_OUT = ("scripts/test", "python3 -m venv env && source env/bin/activate")
 _MADE = ("sample", "build", "pixpack.egg-info")
+_LEFT_OUT = ("scripts/test", "python3 -m venv env && source env/bin/activate")
 _DRAW = """
 from pathlib import Path
 from scripts.samples.make_sample import make_sample
@@ -60,10 +58,20 @@ def main() -> int:
         return 2
     new = [*_WRITTEN, *(name for name in _MADE if not (ROOT / name).exists())]
     with tempfile.TemporaryDirectory() as folder:
+        variables = {"PIP_CONSTRAINT": str(ROOT / "scripts" / "constraints.txt"), "PIP_NO_COMPILE": "1"}
+        variables["PATH"] = f"{folder}/env/bin:{os.environ['PATH']}"
         try:
-            _run(Fresh(Path(folder)))
-        except Failed as e:
-            print(f"README: {e}", file=sys.stderr)
+            _run([sys.executable, "-m", "venv", f"{folder}/env"], variables)
+            for line in commands():
+                if line.startswith("pack ") and not (ROOT / "photos").exists():
+                    _run([f"{folder}/env/bin/python", "-c", _DRAW], variables)
+                started = time.monotonic()
+                _run(["bash", "-c", line], variables)
+                print(f"{time.monotonic() - started:6.1f} s  {line}", flush=True)
+                if line == "scripts/quickstart":
+                    _run([str(ROOT / ".venv" / "bin" / "python"), "-c", _COMPARE], variables)
+        except subprocess.CalledProcessError as e:
+            print(f"README: {e}: {e.output[-2000:]}", file=sys.stderr)
             return 1
         finally:
             for name in new:
@@ -71,19 +79,14 @@ def main() -> int:
     return 0
 
 
-def _run(fresh: Fresh) -> None:
-    fresh.venv("environment")
-    pins = {"PIP_CONSTRAINT": str(ROOT / "scripts" / "constraints.txt"), "PIP_NO_COMPILE": "1"}
-    for line in commands():
-        if line.startswith("pack ") and not (ROOT / "photos").exists():
-            fresh.run(["python", "-c", _DRAW], cwd=ROOT)
-        started = time.monotonic()
-        # what makes an environment of its own must not build it on this one
-        own = {"PYTHON": str(Path(sys.base_prefix, "bin", "python3")), "PATH": SYSTEM_PATH}
-        fresh.run(["bash", "-c", line], cwd=ROOT, **(own if line.startswith("scripts/") else pins))
-        print(f"{time.monotonic() - started:6.1f} s  {line}", flush=True)
-        if line == "scripts/quickstart":
-            fresh.run([str(ROOT / ".venv" / "bin" / "python"), "-c", _COMPARE], cwd=ROOT)
+def _run(command: list[str], variables: dict[str, str]) -> None:
+    """Run a command in the clone.
+
+    Raises:
+        CalledProcessError: it did not end with exit code 0.
+    """
+    output = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    subprocess.run(command, cwd=ROOT, env=os.environ | variables, check=True, **output)
 
 
 if __name__ == "__main__":

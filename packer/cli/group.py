@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+import packer
 from packer.cli.help import (
     SETTINGS,
     command_records,
@@ -17,7 +18,6 @@ from packer.cli.help import (
     write_text_and_examples,
 )
 from packer.cli.output import say
-from packer.version import __version__
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -102,7 +102,7 @@ def _near(word: str, names: Iterable[str]) -> list[str]:
 
 def _print_version(ctx: click.Context, option: click.Parameter, is_asked: bool) -> None:
     if is_asked and not ctx.resilient_parsing:
-        say(f"pixpack {__version__}\n{_decoders()}")
+        say(f"pixpack {packer.__version__}\n{_decoders()}")
         ctx.exit()
 
 

@@ -8,9 +8,9 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+import packer
 from packer.errors import FfmpegError
 from packer.system import installed_version
-from packer.version import __version__
 from reader.system import available_cpus, file_system
 
 _NEEDED = ("click", "numpy", "tqdm")
@@ -35,7 +35,7 @@ def examine(path: str | os.PathLike[str] = ".") -> DoctorReport:
         >>> "pixpack" in examine(out_path).found
         True
     """
-    found = {"pixpack": f"{__version__}, Python {platform.python_version()}, {platform.platform()}"}
+    found = {"pixpack": f"{packer.__version__}, Python {platform.python_version()}, {platform.platform()}"}
     missing = dict[str, str]()
     for name in (*_NEEDED, *_FOR_READING):
         if version := installed_version(name):

@@ -101,9 +101,7 @@ class Recoder:
 class RequantizingDecoder:
     """As a Decoder, but a row is what the requantized JPEG decodes to, without DCT scaling."""
 
-    def __init__(
-        self, quality: int, decoder: Decoder, *, max_pixels: int, clock: StageClock | None
-    ) -> None:
+    def __init__(self, quality: int, decoder: Decoder, *, max_pixels: int, clock: StageClock | None) -> None:
         self._recoder, self._decoder = Recoder(quality, max_pixels=max_pixels), decoder
         self._clock = clock or StageClock("decode")
 
@@ -138,9 +136,7 @@ def _image_decoder(geometry: Geometry, options: RowOptions, clock: StageClock | 
     )
     if options.requantize is None:
         return decoder
-    return RequantizingDecoder(
-        options.requantize, decoder, max_pixels=options.max_pixels, clock=clock
-    )
+    return RequantizingDecoder(options.requantize, decoder, max_pixels=options.max_pixels, clock=clock)
 
 
 def pixel_versions(options: Mapping[str, Any]) -> dict[str, object]:

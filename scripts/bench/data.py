@@ -123,12 +123,12 @@ def imported(name: str, package: str) -> Any:
 
 
 def torchvision() -> ModuleType:
-    """Import torchvision with its datasets and transforms v2: of PIXPACK_TORCHVISION, .venv/torchvision or the environment.
+    """Import torchvision with its datasets and transforms v2: of .venv/torchvision or the environment.
 
     Its Python part also imports beside a torch of another build, where its compiled part does not.
     """
     before = [*sys.path]
-    sys.path.insert(0, os.environ.get("PIXPACK_TORCHVISION") or str(ROOT / ".venv" / "torchvision"))
+    sys.path.insert(0, str(ROOT / ".venv" / "torchvision"))
     try:
         return _imported_torchvision()
     except RuntimeError as e:

@@ -1,6 +1,6 @@
 """Take the digests of tests/golden/digests again, on purpose: where a change of what transforms or orders give is meant.
 
-    PIXPACK_TORCHVISION=.venv/torchvision .venv/bin/python tests/support/take_digests.py [transforms]
+    .venv/bin/python tests/support/take_digests.py [transforms]
 
 No test calls it. The commit that has new digests says why they change. It needs torchvision, and an x86-64 with AVX2.
 """

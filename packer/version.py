@@ -1,3 +1,0 @@
-"""The version of pixpack, as pyproject.toml has it."""
-
-__version__ = "0.2.0"
