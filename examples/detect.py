@@ -17,16 +17,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from pixpack import (
-    Compose,
-    MemmapDataset,
-    MemmapLoader,
-    RandomHorizontalFlip,
-    SanitizeBoundingBoxes,
-    StoreError,
-    ToDetection,
-)
-from pixpack.transforms import ToDtype
+from pixpack import Compose, MemmapDataset, MemmapLoader, RandomHorizontalFlip, StoreError, ToDetection
 
 
 def main() -> None:
@@ -50,10 +41,9 @@ def main() -> None:
         train, held_out = store.split(0.9)
         size, sides = options.batch_size, (store.manifest.height, store.manifest.width)
         # boxes are flipped with their images; the models take lists, and images in 0..1
-        as_lists = [ToDtype(torch.float32, scale=True), SanitizeBoundingBoxes(), ToDetection()]
-        augment = Compose([RandomHorizontalFlip(), *as_lists])
+        augment = Compose([RandomHorizontalFlip(), ToDetection()])
         loader = MemmapLoader(train, size, shuffle=True, device=options.device, transform=augment)
-        val_loader = MemmapLoader(held_out, size, device=options.device, transform=Compose(as_lists))
+        val_loader = MemmapLoader(held_out, size, device=options.device, transform=ToDetection())
         backbone = {"weights_backbone": None} if options.scratch else {}
         model = get_model(
             options.model,

@@ -24,17 +24,13 @@ if TYPE_CHECKING:
     from reader.planning.sizes import ConstantPixels
     from reader.store import ImageBatch, RaggedBatch, open_store
     from reader.transforms.affine import RandomAffine, RandomRotation
-    from reader.transforms.auto_augment import AugMix, AutoAugment, RandAugment, TrivialAugmentWide
     from reader.transforms.color import ColorJitter, Normalize
-    from reader.transforms.composition import Compose, RandomApply, RandomChoice, RandomOrder
-    from reader.transforms.conversions import from_torchvision
-    from reader.transforms.detection.boxes import SanitizeBoundingBoxes, ToDetection
-    from reader.transforms.detection.cropping import FixedSizeCrop, RandomIoUCrop, RandomZoomOut
-    from reader.transforms.detection.distorting import RandomPhotometricDistort
-    from reader.transforms.detection.resizing import RandomShortestSize, ScaleJitter
+    from reader.transforms.composition import Compose, RandomApply, RandomChoice
+    from reader.transforms.conversion import from_torchvision
+    from reader.transforms.detection.boxes import ToDetection
+    from reader.transforms.detection.resizing import FixedSizeCrop, RandomShortestSize, ScaleJitter
     from reader.transforms.mixing import CutMix, MixUp, RandomErasing
     from reader.transforms.padding import Pad
-    from reader.transforms.per_sample import PerSample
     from reader.transforms.pixel_transforms import (
         GaussianBlur,
         Grayscale,
@@ -46,22 +42,10 @@ if TYPE_CHECKING:
         RandomPosterize,
         RandomSolarize,
     )
-    from reader.transforms.random_crops import (
-        AlternatingFlip,
-        RandomCrop,
-        RandomHorizontalFlip,
-        RandomResizedCrop,
-        RandomVerticalFlip,
-    )
-    from reader.transforms.recipes import (
-        MultiCrop,
-        MultiView,
-        TimmRandAugment,
-        timm_train,
-        torchvision_eval,
-        torchvision_train,
-    )
+    from reader.transforms.policies import RandAugment, TimmRandAugment, TrivialAugmentWide
+    from reader.transforms.random_crops import RandomCrop, RandomHorizontalFlip, RandomResizedCrop, RandomVerticalFlip
     from reader.transforms.resize import CenterCrop, Resize, ResizeCenterCrop
+    from reader.transforms.views import MultiCrop, MultiView
 
 _HOMES = {
     name: f"reader.{home}"
@@ -81,9 +65,6 @@ _HOMES = {
 }
 
 __all__ = [
-    "AlternatingFlip",
-    "AugMix",
-    "AutoAugment",
     "CenterCrop",
     "ColorJitter",
     "CompareReport",
@@ -103,7 +84,6 @@ __all__ = [
     "MultiView",
     "Normalize",
     "Pad",
-    "PerSample",
     "RASampler",
     "RaggedBatch",
     "RandAugment",
@@ -118,19 +98,14 @@ __all__ = [
     "RandomGrayscale",
     "RandomHorizontalFlip",
     "RandomInvert",
-    "RandomIoUCrop",
-    "RandomOrder",
-    "RandomPhotometricDistort",
     "RandomPosterize",
     "RandomResizedCrop",
     "RandomRotation",
     "RandomShortestSize",
     "RandomSolarize",
     "RandomVerticalFlip",
-    "RandomZoomOut",
     "Resize",
     "ResizeCenterCrop",
-    "SanitizeBoundingBoxes",
     "ScaleJitter",
     "StoreError",
     "TimmRandAugment",
@@ -140,10 +115,7 @@ __all__ = [
     "concat",
     "from_torchvision",
     "open_store",
-    "timm_train",
     "to_device",
-    "torchvision_eval",
-    "torchvision_train",
 ]
 
 

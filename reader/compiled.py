@@ -19,7 +19,7 @@ import torch
 from reader.buffers import BufferPool
 from reader.described import Described
 from reader.epoch import transform_threads
-from reader.host_values import on_host, sent
+from reader.host_values import on_host
 from reader.tuning import tuning
 
 # as crops.c has them
@@ -28,12 +28,6 @@ IS_CUBIC, IS_MIRRORED = 1, 2
 _CHANNELS = (1, 3, 4)
 # those that are colors
 _COLOR_CHANNELS = (1, 3)
-# The kinds of steps, by the number that pixel_steps.h has for each.
-_NAMES = (
-    "unchanged brightness saturation contrast sharpness posterize solarize autocontrast equalize invert solarize_add grayscale"
-    " hue nearest bilinear"
-)
-STEPS = {name: number for number, name in enumerate(_NAMES.split())}
 _NUMBERS = 6
 _LEVELS = 256
 _FLOAT_BYTES = 4
@@ -41,8 +35,6 @@ _FLOAT_BYTES = 4
 _LEAST_POOLED_BYTES, _IDLE_BUFFERS = 1 << 20, 2
 
 _Bytes = npt.NDArray[np.uint8]
-# Kinds and numbers of steps, int[B, S] and float32[B, S, 1], as `augmented` takes them.
-StepArrays = tuple[torch.Tensor, torch.Tensor]
 _Numbers = npt.NDArray[np.int64]
 # Copies spans of source, uint8[n], to out, uint8[m]: int64[B] where each begins, its size and its place in out; past the caches.
 CopySpans = Callable[[_Bytes, _Numbers, _Numbers, _Numbers, _Bytes, bool], None]
@@ -69,33 +61,32 @@ class Crops(NamedTuple):
 
     boxes: int64[B, 4] x0, y0, x1, y1, half-open and inside the image. grids: int64[B, 4] top, left, height, width: a box is
     resized to that height and width, and the crop is cut from the result at top and left; None: it becomes just the crop.
-    is_cubic: bool[B], which are bicubic instead. is_mirrored: bool[B], which are mirrored left to right afterwards.
+    is_cubic: they are bicubic instead. is_mirrored: bool[B], which are mirrored left to right afterwards.
     """
 
     boxes: torch.Tensor
     height: int
     width: int
     grids: torch.Tensor | None = None
-    is_cubic: torch.Tensor | None = None
+    is_cubic: bool = False
     is_mirrored: torch.Tensor | None = None
 
     def at(self, index: torch.Tensor) -> Crops:
         """Return those of some images."""
-        given = (None if each is None else each[index] for each in (self.grids, self.is_cubic, self.is_mirrored))
-        return Crops(self.boxes[index], self.height, self.width, *given)
+        grids, is_mirrored = (None if each is None else each[index] for each in (self.grids, self.is_mirrored))
+        return Crops(self.boxes[index], self.height, self.width, grids, self.is_cubic, is_mirrored)
 
     def on_host(self) -> Crops | None:
         """Return them with the values that the host knows; None where it would have to ask the device."""
-        tensors = (self.boxes, self.grids, self.is_cubic, self.is_mirrored)
-        boxes, *here = [None if each is None else on_host(each) for each in tensors]
-        if boxes is None or [each is None for each in here] != [each is None for each in tensors[1:]]:
+        tensors = (self.boxes, self.grids, self.is_mirrored)
+        boxes, grids, is_mirrored = (None if each is None else on_host(each) for each in tensors)
+        if (
+            boxes is None
+            or (grids is None) != (self.grids is None)
+            or (is_mirrored is None) != (self.is_mirrored is None)
+        ):
             return None
-        return Crops(boxes, self.height, self.width, *here)
-
-    def to(self, device: torch.device) -> Crops:
-        """Return them on a device, without waiting for it."""
-        given = (None if each is None else sent(each, device) for each in (self.grids, self.is_cubic, self.is_mirrored))
-        return Crops(sent(self.boxes, device), self.height, self.width, *given)
+        return Crops(boxes, self.height, self.width, grids, self.is_cubic, is_mirrored)
 
     def table(self, images: torch.Tensor) -> torch.Tensor:
         """Return int64[B, 12]: image, box, grid and flags of each, on the device of the boxes.
@@ -107,10 +98,9 @@ class Crops(NamedTuple):
             grids = boxes.new_zeros(len(boxes), 4)
             grids[:, 2].fill_(self.height)
             grids[:, 3].fill_(self.width)
-        flags = boxes.new_zeros(len(boxes), 1)
-        for value, is_chosen in ((IS_CUBIC, self.is_cubic), (IS_MIRRORED, self.is_mirrored)):
-            if is_chosen is not None:
-                flags[:, 0] += value * is_chosen.long()
+        flags = boxes.new_full((len(boxes), 1), IS_CUBIC * self.is_cubic)
+        if self.is_mirrored is not None:
+            flags[:, 0] += IS_MIRRORED * self.is_mirrored.long()
         return torch.cat([images, boxes, grids, flags], 1)
 
 
@@ -143,30 +133,26 @@ def cropped(
 def augmented(
     pixels: torch.Tensor, kinds: torch.Tensor, numbers: torch.Tensor, fill: Sequence[float] | None = None
 ) -> torch.Tensor | None:
-    """Do steps to each image of uint8[B, H, W, C], one after the other, as `pixel_ops` and `affine` do each.
+    """Do steps to each image of uint8[B, H, W, C], one after the other, as the kernels of `program` do each.
 
     Returns uint8[B, H, W, C]; None where there is no memory for it, or this CPU rounds sums otherwise than torch does.
 
     Args:
         pixels: `take_steps`.
-        kinds: int[B, S] of `STEPS`.
-        numbers: float32[B, S], the number of each step; or [B, S, 2, 3], lines of a grid for "nearest" and "bilinear".
+        kinds: int[B, S], as pixel_steps.h numbers them.
+        numbers: float32[B, S, 6] of each step.
         fill: one level, or one for each channel, beyond images that are "nearest" or "bilinear"; None: as `affine` has it.
 
     Raises:
         ValueError: a number is not finite, or out of the range of its kind.
     """
     _, height, width, channels = pixels.shape
-    # an int32 and six float32 a step
-    table = torch.zeros(*kinds.shape, 1 + _NUMBERS, dtype=torch.float32, device="cpu")
-    table.view(torch.int32)[..., 0] = kinds
-    given = numbers.reshape(*kinds.shape, -1)
-    table[..., 1 : 1 + given.shape[-1]] = given
+    table = _steps_table(kinds, numbers)
     levels = None if fill is None else tuple(float(fill[n % len(fill)]) for n in range(3))
     result = memory(*pixels.shape)
     function = _functions().augment
     is_made = function(
-        pixels.numpy(), table.numpy(), result.numpy(), (height, width), channels, kinds.shape[1], levels, _threads()
+        pixels.numpy(), table, result.numpy(), (height, width), channels, kinds.shape[1], levels, _threads()
     )
     return result if is_made else None
 
@@ -235,12 +221,18 @@ def crop_into(pixels: _Bytes, row: npt.NDArray[np.int64], out: _Bytes) -> bool:
 
 
 def augment_into(image: _Bytes, kinds: torch.Tensor, numbers: torch.Tensor, out: _Bytes) -> bool:
-    """Do as `augmented` to one image of uint8[H, W, C], on this thread; kinds: int[S], numbers: float32[S, 1]; False as there."""
-    table = np.zeros((len(kinds), 1 + _NUMBERS), np.float32)
-    table.view(np.int32)[:, 0], table[:, 1] = kinds.numpy(), numbers.numpy()[:, 0]
+    """Do as `augmented` to one image of uint8[H, W, C], on this thread; kinds: int[S], numbers: float32[S, 6]; False as there."""
+    table = _steps_table(kinds, numbers)
     height, width, channels = out.shape
     result: bool = _functions().augment(image, table, out, (height, width), channels, len(kinds), None, 1)
     return result
+
+
+def _steps_table(kinds: torch.Tensor, numbers: torch.Tensor) -> npt.NDArray[np.float32]:
+    """Return float32[..., S, 7]: of each step its kind, an int32, and six numbers."""
+    table = np.empty((*kinds.shape, 1 + _NUMBERS), np.float32)
+    table.view(np.int32)[..., 0], table[..., 1:] = kinds.numpy(), numbers.numpy()
+    return table
 
 
 def floats_into(image: _Bytes, tables: npt.NDArray[np.float32], out: npt.NDArray[np.float32]) -> None:
@@ -274,10 +266,9 @@ def for_each(call: Callable[[int], None], count: int, size_bytes: int) -> None:
 
 
 def are_served(pixels: torch.Tensor, channels: int) -> bool:
-    """Say whether `cropped` takes images in these pixels: uint8 on the CPU, contiguous, 1, 3 or 4 channels; no torch.compile."""
+    """Say whether `cropped` takes images in these pixels: uint8 on the CPU, contiguous, 1, 3 or 4 channels."""
     return (
-        not torch.compiler.is_compiling()
-        and pixels.dtype == torch.uint8
+        pixels.dtype == torch.uint8
         and pixels.device.type == "cpu"
         and pixels.numel() > 0
         and pixels.is_contiguous()

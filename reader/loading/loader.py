@@ -74,7 +74,7 @@ class MemmapLoader:
             epoch. One that comes first reads, on the CPU, the smallest level (`pack --levels`) that its box needs.
         prefetch: batches gathered ahead, 1024 at most, small ones in groups of up to 64 and 8 MiB (1 MiB where they are
             transformed or sent to a device); 0 gathers in the caller's thread.
-        num_workers: processes that call transforms of single samples, the dataset's own or `PerSample`, and read their rows;
+        num_workers: processes that call transforms of single samples, the dataset's own, and read their rows;
             others need none. 0: they are called in the caller's thread. None: the CPUs that this process may use, shared by
             the ranks of this host. `iter` starts them, by fork unless this process uses CUDA or
             multiprocessing.set_start_method says otherwise. There are none where this process alone has the rows: residency

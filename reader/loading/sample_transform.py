@@ -5,9 +5,12 @@ Knows how rows become samples and samples a batch; what is drawn for a row, `rea
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from reader.dataset.collate import tuple_rows
@@ -17,9 +20,11 @@ from reader.memory.row_table import row_of
 from reader.rows import rows_named
 from reader.store import TAKES_SINGLE_IMAGES, Batch, ImageBatch, RaggedBatch, plain
 from reader.transforms.composition import Compose
-from reader.transforms.conversions import is_torchvisions
-from reader.transforms.per_sample import each_seeded, row_seeds
+from reader.transforms.conversion import is_torchvisions
+from reader.transforms.random import PER_SAMPLE, draw
 
+_Row = TypeVar("_Row")
+_Made = TypeVar("_Made")
 # Makes a batch of a list of samples, or of the rows of one.
 Collate = Callable[[Any], Any]
 
@@ -170,3 +175,50 @@ def _change_of(dataset: MemmapDataset) -> str:
         return ""
     names = [name for name in ("transform", "target_transform", "transforms") if getattr(dataset, name) is not None]
     return f"a {names[0]}" if names else "as_pil=True"
+
+
+def each_seeded(
+    call: Callable[[_Row, int], _Made], rows: Iterable[_Row], seeds: Iterable[int], device: torch.device
+) -> list[_Made]:
+    """Return call(row, seed) of each row, with torch's, numpy's and Python's generators seeded for it; they are restored.
+
+    device: where the rows are; its generator is seeded too.
+    """
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        generators.append(torch.cuda.default_generators[device.index])
+    with _states_kept(generators):
+        return [_seeded(generators, call, row, seed) for row, seed in zip(rows, seeds, strict=True)]
+
+
+def row_seeds(batch: ImageBatch | RaggedBatch, seed: int = 0) -> list[int]:
+    """Return a seed for each row of a batch, a function of the loader's seed, the epoch, the position and `seed`.
+
+    Raises:
+        ValueError: the batch does not know its rows.
+    """
+    seeds: list[int] = (draw(batch, seed, PER_SAMPLE)[0] * 2**53).long().tolist()
+    return seeds
+
+
+def _seeded(generators: Sequence[torch.Generator], call: Callable[[_Row, int], _Made], row: _Row, seed: int) -> _Made:
+    # torch.manual_seed would seed those of all devices, which a training draws from
+    for generator in generators:
+        generator.manual_seed(seed)
+    np.random.seed(seed % (1 << 32))
+    random.seed(seed)
+    return call(row, seed)
+
+
+@contextlib.contextmanager
+def _states_kept(generators: Sequence[torch.Generator]) -> Iterator[None]:
+    """Restore the states of torch's generators, numpy's and Python's afterwards."""
+    of_torch = [generator.get_state() for generator in generators]
+    of_numpy, of_python = np.random.get_state(), random.getstate()
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, of_torch, strict=True):
+            generator.set_state(state)
+        np.random.set_state(of_numpy)
+        random.setstate(of_python)

@@ -29,7 +29,6 @@ from reader.dataset.dataset import MemmapDataset
 from reader.loading.finish import Finish
 from reader.loading.prefetch import Claim, Group, paced
 from reader.planning.plan import PlannedBatch
-from reader.transforms.per_sample import has_own_generator
 
 _log = logging.getLogger("pixpack")
 
@@ -51,8 +50,6 @@ class StepBatches(Dataset[bytes]):
         """Say why workers that are started so cannot make batches, or not the same ones; "": they can."""
         if multiprocessing.current_process().daemon:
             return "this is a worker itself, which cannot start others"
-        if has_own_generator(self._finish.transform):
-            return "it holds a generator of its own, whose numbers each worker and epoch would repeat"
         if (method if isinstance(method, str) else method.get_start_method()) == "fork":
             return ""
         main = sys.modules["__main__"]

@@ -13,21 +13,18 @@ _HOMES = {
     for home, names in {
         "affine": "RandomAffine RandomRotation",
         "color": "ColorJitter Normalize",
-        "detection.boxes": "ClampBoundingBoxes ConvertBoundingBoxFormat SanitizeBoundingBoxes ToDetection",
-        "detection.cropping": "FixedSizeCrop RandomIoUCrop RandomZoomOut",
-        "detection.distorting": "RandomPhotometricDistort",
-        "detection.resizing": "RandomShortestSize ScaleJitter",
-        "pixel_transforms": "GaussianBlur Grayscale RandomAdjustSharpness RandomAutocontrast RandomEqualize RandomGrayscale"
-        " RandomInvert RandomPosterize RandomSolarize",
-        "random_crops": "AlternatingFlip RandomCrop RandomHorizontalFlip RandomResizedCrop RandomVerticalFlip",
-        "conversions": "ConvertImageDtype PILToTensor ToDtype ToImage ToPureTensor ToTensor from_torchvision",
-        "composition": "Compose RandomApply RandomChoice RandomOrder",
+        "composition": "Compose RandomApply RandomChoice",
+        "detection.boxes": "ToDetection",
+        "detection.resizing": "FixedSizeCrop RandomShortestSize ScaleJitter",
+        "conversion": "from_torchvision",
         "mixing": "CutMix MixUp RandomErasing",
         "padding": "Pad",
+        "pixel_transforms": "GaussianBlur Grayscale RandomAdjustSharpness RandomAutocontrast RandomEqualize RandomGrayscale"
+        " RandomInvert RandomPosterize RandomSolarize",
+        "policies": "RandAugment TimmRandAugment TrivialAugmentWide",
+        "random_crops": "RandomCrop RandomHorizontalFlip RandomResizedCrop RandomVerticalFlip",
         "resize": "CenterCrop Resize ResizeCenterCrop",
-        "auto_augment": "AugMix AutoAugment RandAugment TrivialAugmentWide",
-        "per_sample": "PerSample",
-        "recipes": "MultiCrop TimmRandAugment MultiView timm_train torchvision_eval torchvision_train",
+        "views": "MultiCrop MultiView",
     }.items()
     for name in names.split()
 }

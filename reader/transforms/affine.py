@@ -1,26 +1,23 @@
 """Rotation, shear, translation and scale of batches, each image by a matrix of its own; boxes and masks move along.
 
-`warped` is the one kernel. Pixels are computed as torchvision's v2 computes them for uint8, its float32 rounding included.
+Pixels are computed as torchvision's v2 computes them for uint8, within a level.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
 import torch
 
-from reader import compiled
 from reader.described import Described
-from reader.store import ImageBatch, replaced
+from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import AffineMotion, moved_content, moved_extras
-from reader.transforms.kernels.constants import tensor_on
-from reader.transforms.kernels.pixel_ops import Kernel, in_parts, interleaved, levels_of
-from reader.transforms.random import AFFINE, ROTATION, check_batch, draw, number, numbers, pair
-
-# What is filled in beyond the image: one level, or one a channel. None: 0, without torchvision's second weighting (`_bilinear`).
-Fill = float | Sequence[float] | None
+from reader.transforms.detection.view import changed_by_row
+from reader.transforms.fills import Fill, class_beyond
+from reader.transforms.program import STEPS, Program
+from reader.transforms.random import AFFINE, ROTATION, check_batch, draw, host_batch, numbers, pair
 
 
 class RandomAffine(Described):
@@ -32,7 +29,7 @@ class RandomAffine(Described):
         scale: lowest and highest factor, above 0. None: 1.
         shear: degrees; v along x from -v to v, (low, high) along x, or four numbers, the last two along y. None: none.
         interpolation: "nearest" or "bilinear".
-        fill: level beyond the image, or one for each channel.
+        fill: level beyond the image, one for each channel, or a dict of both as torchvision takes it; masks get 255.
         center: (x, y) in pixels from the upper left corner; None: the middle.
         seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
@@ -69,10 +66,12 @@ class RandomAffine(Described):
         self.interpolation, self.fill, self.center = checked_interpolation(interpolation), fill, _checked_center(center)
         self.seed = seed
 
-    def __call__(self, batch: ImageBatch) -> ImageBatch:
+    def __call__(self, batch: ImageBatch | RaggedBatch) -> Any:
         """Return a batch of the same shapes."""
-        check_batch(self, batch)
-        angle, shift, scale, shear = self.drawn(batch)
+        check_batch(self, batch, takes_ragged=True)
+        if isinstance(batch, RaggedBatch):
+            return changed_by_row(self, batch)
+        angle, shift, scale, shear = self.drawn(host_batch(batch))
         matrices = inverse_matrices(batch, angle, shift, scale, shear, self.center)
         return moved(batch, matrices, self.interpolation, self.fill)
 
@@ -98,7 +97,7 @@ class RandomRotation(Described):
         interpolation: "nearest" or "bilinear".
         expand: False alone: True would give every image of a batch another size.
         center: (x, y) in pixels from the upper left corner; None: the middle.
-        fill: level beyond the image, or one for each channel.
+        fill: level beyond the image, one for each channel, or a dict of both as torchvision takes it; masks get 255.
         seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
@@ -117,17 +116,20 @@ class RandomRotation(Described):
     ) -> None:
         if expand:
             raise ValueError(
-                "expand=True would give every image of a batch another size. Leave it out, or run torchvision's for each image:"
-                " PerSample(v2.Compose([v2.RandomRotation(30, expand=True), v2.Resize((224, 224))]))."
+                "expand=True would give every image of a batch another size. Leave it out, or read the dataset with torch's"
+                " DataLoader and torchvision's."
             )
         self.degrees = _angles("degrees", degrees, (2,))
         self.interpolation, self.fill, self.center = checked_interpolation(interpolation), fill, _checked_center(center)
         self.seed = seed
 
-    def __call__(self, batch: ImageBatch) -> ImageBatch:
+    def __call__(self, batch: ImageBatch | RaggedBatch) -> Any:
         """Return a batch of the same shapes."""
-        check_batch(self, batch)
-        return moved(batch, rotations(batch, self.angles(batch), self.center), self.interpolation, self.fill)
+        check_batch(self, batch, takes_ragged=True)
+        if isinstance(batch, RaggedBatch):
+            return changed_by_row(self, batch)
+        matrices = rotations(batch, self.angles(host_batch(batch)), self.center)
+        return moved(batch, matrices, self.interpolation, self.fill)
 
     def angles(self, batch: ImageBatch) -> torch.Tensor:
         """Draw the angles that a call would use: float64[B] degrees, counterclockwise."""
@@ -135,21 +137,22 @@ class RandomRotation(Described):
 
 
 def moved(batch: ImageBatch, matrices: torch.Tensor, interpolation: str, fill: Fill) -> ImageBatch:
-    """Move pixels, content, boxes and masks by matrices from `inverse_matrices`, float64[B, 2, 3]."""
-    batch = moved_labels(batch, matrices)
+    """Move pixels, content, boxes and masks by matrices from `inverse_matrices`, float64[B, 2, 3] on the host."""
+    batch = moved_labels(batch, matrices, fill)
     pixels = warped(batch.pixels, matrices, interpolation, fill)
     return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
 
 
-def moved_labels(batch: ImageBatch, matrices: torch.Tensor) -> ImageBatch:
+def moved_labels(batch: ImageBatch, matrices: torch.Tensor, fill: Fill) -> ImageBatch:
     """Move content, boxes and masks alone."""
     content, extras = batch.content, batch.extras
     if content is None and extras is None:
         return batch
     height, width = batch.pixels.shape[1:3]
-    motion = AffineMotion(_forward(matrices, height, width), width, height)
+    motion = AffineMotion(_forward(matrices, height, width).to(batch.pixels.device), width, height)
     content = None if content is None else moved_content(content, motion)
-    extras = moved_extras(extras, motion, lambda masks: warped(masks[..., None], matrices, "nearest", None)[..., 0])
+    beyond = class_beyond(fill)
+    extras = moved_extras(extras, motion, lambda masks: warped(masks[..., None], matrices, "nearest", beyond)[..., 0])
     return replaced(batch, pixels=batch.pixels, content=content, extras=extras)
 
 
@@ -180,93 +183,20 @@ def inverse_matrices(
     c = (turn - shear_y).sin() / shear_y.cos()
     d = turn.cos() - c * shear_x.tan()
     inverse = torch.stack([d, -b, -c, a], 1).view(-1, 2, 2) / scale.view(-1, 1, 1)
-    around = tensor_on(inverse.device, [x, y], inverse.dtype)
+    around = torch.tensor([x, y], dtype=inverse.dtype, device="cpu")
     start = around - (inverse @ (around + shift)[..., None])[..., 0]
     return torch.cat([inverse, start[..., None]], 2)
 
 
 def warped(pixels: torch.Tensor, matrices: torch.Tensor, interpolation: str, fill: Fill) -> torch.Tensor:
     """Make uint8[B, H, W, C] of pixels at float64[B, 2, 3] of the new positions, by "nearest" or "bilinear"."""
-    kernel = warping(interpolation, fill, pixels.movedim(-1, 1))
-    if compiled.take_steps(pixels):
-        kinds = torch.full((len(pixels), 1), compiled.STEPS[interpolation], device="cpu")
-        result = compiled.augmented(
-            pixels, kinds, grid_lines(matrices, *pixels.shape[1:3])[:, None], levels_beyond(fill)
-        )
-        if result is not None:
-            return result
-
-    def of_pixels(part: torch.Tensor, part_matrices: torch.Tensor) -> torch.Tensor:
-        """Call the kernel with pixels that are interleaved in memory."""
-        return interleaved(kernel(part.movedim(-1, 1), part_matrices))
-
-    return in_parts(of_pixels, pixels, matrices)
-
-
-def warping(interpolation: str, fill: Fill, images: torch.Tensor) -> Kernel:
-    """Make the kernel of `warped` for images like these, uint8[B, C, H, W]."""
-    levels, given = None, levels_beyond(fill)
-    if given is not None:
-        if len(given) not in (1, images.shape[1]):
-            raise ValueError(f"fill is {fill!r}, expected one level, or one for each of {images.shape[1]} channels.")
-        levels = tensor_on(images.device, given, torch.float32).view(1, -1, 1, 1)
-    kernel = _nearest if interpolation == "nearest" else _bilinear
-    return lambda part, matrices: kernel(part, _grid(part, matrices), levels)
+    kinds = torch.full((len(pixels), 1), STEPS[interpolation], device="cpu")
+    return Program.of(kinds, grid_lines(matrices, *pixels.shape[1:3])[:, None], fill).run(pixels)
 
 
 def grid_lines(matrices: torch.Tensor, height: int, width: int) -> torch.Tensor:
     """Make float32[B, 2, 3] of float64[B, 2, 3]: from places around the middle to -1..1 from edge to edge."""
-    half = tensor_on(matrices.device, [0.5 * width, 0.5 * height], torch.float32)
-    return matrices.float() / half[:, None]
-
-
-def levels_beyond(fill: object) -> list[float] | None:
-    """Return one level, or one per channel; None without a fill."""
-    given = fill.tolist() if isinstance(fill, torch.Tensor | np.ndarray) else fill
-    if isinstance(given, Sequence) and not isinstance(given, str | bytes):
-        return [number("fill", level) for level in given]
-    return None if given is None else [number("fill", given)]
-
-
-def _grid(images: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
-    """Give float32[B, H, W, 2] as grid_sample takes it, -1..1 from edge to edge; rounded as torchvision's is."""
-    count, (height, width) = len(images), images.shape[2:]
-    x = torch.linspace((1 - width) * 0.5, (width - 1) * 0.5, width, device=images.device, dtype=torch.float32)
-    y = torch.linspace((1 - height) * 0.5, (height - 1) * 0.5, height, device=images.device, dtype=torch.float32)
-    # of each image and axis, what x and y count and the rest: float32[B, 2, 1, 1]
-    of_x, of_y, start = grid_lines(matrices, height, width)[..., None, None].unbind(2)
-    # rounded as torchvision's product of matrices rounds, so that halves of pixels fall to the same side
-    sums = torch.addcmul(of_x * x, of_y, y[:, None])
-    grid = images.new_empty(count, height, width, 2, dtype=torch.float32)
-    grid.movedim(-1, 1).copy_(sums.add_(start))
-    return grid
-
-
-def _nearest(images: torch.Tensor, grid: torch.Tensor, fill: torch.Tensor | None) -> torch.Tensor:
-    """Take the pixels that grid_sample takes, and the fill beyond."""
-    # beyond is 0: so levels are counted from the fill's
-    beyond = 0.0 if fill is None else fill.round()
-    return levels_of(_sampled(images.float() - beyond, grid, "nearest") + beyond)
-
-
-def _bilinear(images: torch.Tensor, grid: torch.Tensor, fill: torch.Tensor | None) -> torch.Tensor:
-    """Sample with grid_sample, and blend a fill in as torchvision does.
-
-    torchvision weights what is at the edge twice, by what share of it is image: once in grid_sample, and once with the fill.
-    """
-    result = images.float()
-    if fill is not None:
-        result = torch.cat([result, torch.ones_like(result[:, :1])], 1)
-    result = _sampled(result, grid, "bilinear")
-    if fill is not None:
-        result, share = result[:, :-1], result[:, -1:]
-        result = (result - fill) * share + fill
-    return levels_of(result.round_())
-
-
-def _sampled(images: torch.Tensor, grid: torch.Tensor, mode: str) -> torch.Tensor:
-    with torch.autocast(images.device.type, enabled=False):
-        return torch.nn.functional.grid_sample(images, grid, mode=mode, padding_mode="zeros", align_corners=False)
+    return matrices.float() / torch.tensor([0.5 * width, 0.5 * height], device="cpu")[:, None]
 
 
 def _forward(matrices: torch.Tensor, height: int, width: int) -> torch.Tensor:
@@ -274,7 +204,7 @@ def _forward(matrices: torch.Tensor, height: int, width: int) -> torch.Tensor:
     inverse = matrices[:, :, :2]
     a, b, c, d = inverse.reshape(-1, 4).unbind(1)
     forward = torch.stack([d, -b, -c, a], 1).view(-1, 2, 2) / (a * d - b * c).view(-1, 1, 1)
-    middle = tensor_on(matrices.device, [width * 0.5, height * 0.5], matrices.dtype)
+    middle = torch.tensor([width * 0.5, height * 0.5], dtype=matrices.dtype, device="cpu")
     # new = forward @ (old - middle - start) + middle
     start = middle - (forward @ (middle + matrices[:, :, 2])[..., None])[..., 0]
     return torch.cat([forward, start[..., None]], 2)

@@ -135,27 +135,8 @@ def _moved_boxes(
 ) -> dict[str, torch.Tensor]:
     """Move boxes; those without area left give their slot to the next. Free slots hold zeros, and target -1."""
     moved = torch.stack(motion.move(*boxes.unbind(-1)), dim=-1)
-    is_there = (moved[..., :2] < moved[..., 2:]).all(-1) & _are_there(boxes, count)
-    return _in_slots(moved, count, targets, is_there)
-
-
-def kept_boxes(extras: TensorDict, is_kept: torch.Tensor) -> TensorDict:
-    """Keep the boxes of bool[B, K], and drop the others. The given extras are not changed; `check_boxes` comes before."""
-    result, boxes = dict(extras.items()), extras["boxes"]
-    is_there = is_kept & _are_there(boxes, extras["box_count"])
-    result |= _in_slots(boxes, extras["box_count"], extras.get("box_targets", None), is_there)
-    return TensorDict(result, batch_size=extras.batch_size, device=extras.device)
-
-
-def _are_there(boxes: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
-    return torch.arange(boxes.shape[1], device=boxes.device) < count[:, None]
-
-
-def _in_slots(
-    moved: torch.Tensor, count: torch.Tensor, targets: torch.Tensor | None, is_there: torch.Tensor
-) -> dict[str, torch.Tensor]:
-    """Give the boxes that are there, bool[B, K], the first slots of their rows."""
-    slot = torch.arange(moved.shape[1], device=moved.device)
+    slot = torch.arange(boxes.shape[1], device=boxes.device)
+    is_there = (moved[..., :2] < moved[..., 2:]).all(-1) & (slot < count[:, None])
     order = (~is_there).byte().argsort(dim=1, stable=True)
     left = is_there.sum(1, dtype=count.dtype)
     is_left = slot < left[:, None]
@@ -163,3 +144,19 @@ def _in_slots(
     if targets is not None:
         result["box_targets"] = torch.where(is_left, targets.gather(1, order), -1)
     return result
+
+
+def labels_in_place(batch: ImageBatch, index: torch.Tensor, part: ImageBatch) -> dict[str, Any]:
+    """Return the content and extras of a batch, with boxes and masks of a part of it in place of its rows', int64[P].
+
+    Those of the others stay what they are, to the bit.
+    """
+    content, extras = batch.content, batch.extras
+    if content is not None and part.content is not None:
+        content = content.index_copy(0, index, part.content)
+    if extras is not None and part.extras is not None:
+        extras = extras.clone(recurse=False)
+        for name, value in part.extras.items():
+            if name in ("boxes", "box_count", "box_targets", "masks"):
+                extras.set(name, extras.get(name).index_copy(0, index, value))
+    return {"content": content, "extras": extras}

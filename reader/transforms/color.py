@@ -4,40 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from reader import compiled
 from reader.format.manifest import Manifest
 from reader.store import Batch, ImageBatch, RaggedBatch, replaced
-from reader.transforms.detection.view import changed_images
-from reader.transforms.kernels.constants import tensor_on
-from reader.transforms.kernels.pixel_ops import (
-    blended,
-    check_channels,
-    gray,
-    hue,
-    in_parts,
-    interleaved,
-    levels_of,
-    mean_gray,
-    planes,
-)
+from reader.transforms.kernels.regions import floats
+from reader.transforms.program import STEPS, LevelTransform, Program, refuse_masks
 from reader.transforms.random import COLOR_JITTER, COLOR_ORDER, check_batch, draw, numbers, two_numbers
 
 # The orders of brightness, contrast and saturation, by these numbers; hue has one of the 4 positions around them.
 _ORDERS = ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))
-_SATURATION, _HUE = 2, 3
+_HUE = 3
 _STEPS = ("brightness", "contrast", "saturation", "hue")
 
 
 class Normalize(torch.nn.Module):
     """uint8[..., C, H, W] -> dtype[..., C, H, W]: (x / 255 - mean) / std, one multiply and one add a pixel.
 
-    An nn.Module, so that it can be the model's first layer, move with it and be exported with it.
+    An nn.Module, so that it can be the model's first layer, move with it and be exported with it. As a transform it takes a batch
+    and stands last; on the CPU the images are then float[B, C, H, W] in memory, as a DataLoader's, no longer channels_last.
 
     Args:
-        mean, std: per channel, of pixels in [0, 1]; or pass a store's manifest to `Normalize.of`.
+        mean, std: per channel or of all, of pixels in [0, 1]; or pass a store's manifest to `Normalize.of`.
         dtype: of the result; float16 and bfloat16 compute in float32.
 
     Raises:
@@ -84,30 +75,50 @@ class Normalize(torch.nn.Module):
             )
         return cls(manifest.mean, [value or 1.0 for value in manifest.std], dtype)
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Normalize a batch or one image.
+    def forward(self, images: Any) -> Any:
+        """Normalize images, one image, or the pixels of a batch.
 
         Raises:
-            TypeError: not a tensor: a list of images of different sizes, a batch with its targets.
+            TypeError: its pixels are floats already; or it is neither, such as a list, or a batch with its targets.
+            ValueError: images of different sizes have masks.
         """
-        given: object = images
-        if isinstance(given, list):
-            raise TypeError(
-                "images is a list: rows with sizes of their own come as a list."
-                " Give the loader a transform that makes them one size, such as RandomResizedCrop(224)."
+        if isinstance(images, Batch):
+            return self._of_batch(images)
+        # not by its type: the stand-in for a tensor during tracing is not a tensor
+        if not hasattr(images, "float"):
+            instead = (
+                "Give the loader a transform that makes them one size, such as RandomResizedCrop(224)."
+                if isinstance(images, list)
+                else "Write images, targets = batch; normalize(images)."
             )
-        is_batch = isinstance(given, Batch)
-        # by this check: the stand-in for a tensor during tracing is not a tensor
-        if is_batch or not hasattr(given, "float"):
-            instead = "normalize(batch.images)" if is_batch else "images, targets = batch; normalize(images)"
             raise TypeError(
-                f"Normalize takes images uint8[..., C, H, W], and was given a {type(given).__name__}. Write {instead}."
+                f"Normalize takes images uint8[..., C, H, W], and was given a {type(images).__name__}. {instead}"
             )
-        scale, shift = self.get_buffer("scale"), self.get_buffer("shift")
+        if isinstance(images, torch.Tensor) and images.dtype != torch.uint8:
+            raise TypeError(
+                f"Normalize takes uint8 images and divides them by 255, and these are {images.dtype}. Leave out what made them"
+                " floats, or the second Normalize."
+            )
+        return self._floats(images)
+
+    def _floats(self, images: torch.Tensor) -> torch.Tensor:
+        scale, shift = (self.get_buffer(name).to(images.device) for name in ("scale", "shift"))
         return torch.addcmul(shift, images.float(), scale).to(self.dtype)
 
+    def _of_batch(self, batch: ImageBatch | RaggedBatch) -> ImageBatch | RaggedBatch:
+        check_batch(self, batch, takes_ragged=True)
+        if isinstance(batch, RaggedBatch):
+            refuse_masks(self, batch)
+            return floats(batch, self._floats)
+        pixels = compiled.floats_of(batch.pixels, self._floats)
+        if pixels is None:
+            images = batch.pixels.movedim(-1, 1)
+            # a network's first steps on the CPU take half the time for planes
+            pixels = self._floats(images.contiguous() if images.device.type == "cpu" else images).movedim(1, -1)
+        return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
 
-class ColorJitter(compiled.CompiledTransform):
+
+class ColorJitter(LevelTransform):
     """Change brightness, contrast, saturation and hue of each image by random factors in a random order, as torchvision does.
 
     Args:
@@ -126,9 +137,6 @@ class ColorJitter(compiled.CompiledTransform):
         0
     """
 
-    # images of different sizes stay so
-    keeps_sizes = True
-
     def __init__(
         self,
         brightness: float | Sequence[float] | None = None,
@@ -144,104 +152,30 @@ class ColorJitter(compiled.CompiledTransform):
         self.hue = _hue_limits(hue)
         self.seed = seed
 
-    def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch | RaggedBatch:
-        """Return uint8 pixels of the same shape. Padding, where rows have content, takes part as any pixel.
-
-        Raises:
-            ValueError: the images have neither 1 nor 3 channels.
-        """
-        check_batch(self, batch, takes_ragged=True)
-        if isinstance(batch, RaggedBatch):
-            return changed_images(self, batch)
-        check_channels(self, batch.pixels)
-        result = compiled.augmented(batch.pixels, *self.steps(batch)) if compiled.take_steps(batch.pixels) else None
-        if result is None:
-            result = self._by_torch(batch)
-        return replaced(batch, pixels=result, content=batch.content, extras=batch.extras)
-
-    def _by_torch(self, batch: ImageBatch) -> torch.Tensor:
-        factors, orders = self.drawn(batch)
-        if batch.pixels.device.type == "cpu" and not torch.compiler.is_compiling():
-            result = torch.empty_like(batch.pixels)
-            # one image at a time stays in a CPU's cache
-            for n, order in enumerate(orders.tolist()):
-                image = self._in_order(planes(batch.pixels[n : n + 1]), factors[:, n : n + 1], order)
-                result[n] = interleaved(image)[0]
-            return result
-        return in_parts(self._in_any_order, batch.pixels.movedim(-1, 1), factors.T, orders).movedim(1, -1)
-
     def drawn(self, batch: ImageBatch | RaggedBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Draw what a call would use: float32[4, B] brightness, contrast, saturation and hue, and int64[B, 4] their order."""
         shares = torch.cat([draw(batch, self.seed, COLOR_JITTER), draw(batch, self.seed, COLOR_ORDER)]).float()
-        limits = tensor_on(shares.device, self._all_limits())
+        limits = torch.tensor(self._all_limits(), device="cpu")
         factors = limits[:, :1] + shares[:4] * (limits[:, 1:] - limits[:, :1])
         number = (shares[4] * 24).long()
-        three = tensor_on(shares.device, _ORDERS)[number // 4]
+        three = torch.tensor(_ORDERS, device="cpu")[number // 4]
         # [1, 2, 0] and position 2 -> [1, 2, 3, 0]
-        position, step = (number % 4)[:, None], torch.arange(4, device=shares.device)
+        position, step = (number % 4)[:, None], torch.arange(4, device="cpu")
         order = three.gather(1, (step - (step > position).long()).clamp(max=2))
         return factors, torch.where(step == position, _HUE, order)
 
-    def steps(self, batch: ImageBatch | RaggedBatch) -> compiled.StepArrays:
-        """Draw what a call would do as `compiled.augmented` takes it."""
+    def _steps(self, batch: ImageBatch | RaggedBatch) -> Program:
+        """Draw the steps in their orders; one without an effect is none."""
         factors, orders = self.drawn(batch)
         none = (1, 1), (1, 1), (1, 1), (0, 0)
         kinds = [
-            compiled.STEPS[step] if limits != at_rest else 0
+            STEPS[step] if limits != at_rest else STEPS["unchanged"]
             for step, limits, at_rest in zip(_STEPS, self._all_limits(), none, strict=True)
         ]
-        return torch.tensor(kinds, device="cpu")[orders], factors.T.gather(1, orders)[..., None]
+        return Program.of(torch.tensor(kinds, device="cpu")[orders], factors.T.gather(1, orders))
 
     def _all_limits(self) -> tuple[tuple[float, float], ...]:
         return self.brightness, self.contrast, self.saturation, self.hue
-
-    def _in_order(self, pixels: torch.Tensor, factors: torch.Tensor, order: list[int]) -> torch.Tensor:
-        """Jitter one image, uint8[1, C, H, W] by float32[4, 1]."""
-        result, limits = pixels.float(), self._all_limits()
-        for step in order:
-            if step == _HUE and self.hue != (0, 0):
-                result = hue(levels_of(result), factors[step]).float()
-            elif step != _HUE and limits[step] != (1, 1) and not (step == _SATURATION and result.shape[1] == 1):
-                result = blended(result, (_black, mean_gray, gray)[step](result), factors[step])
-        return levels_of(result)
-
-    def _in_any_order(self, pixels: torch.Tensor, factors: torch.Tensor, orders: torch.Tensor) -> torch.Tensor:
-        """Jitter images, uint8[B, C, H, W] by float32[B, 4], without asking the device for their orders."""
-        result, has_hue = pixels.contiguous().float(), self.hue != (0, 0)
-        position = (orders == _HUE).byte().argmax(1)
-        # the three around hue, each before it or after it
-        three = orders.gather(
-            1, (torch.arange(3, device=orders.device) + (torch.arange(3, device=orders.device) >= position[:, None]))
-        )
-        if self._all_limits()[:3] != ((1, 1),) * 3:
-            for n in range(3):
-                result = _one_of_three(result, factors, three[:, n], n < position if has_hue else None)
-        if not has_hue:
-            return result.to(torch.uint8)
-        result = hue(result.to(torch.uint8), factors[:, _HUE]).float()
-        for n in range(3):
-            result = _one_of_three(result, factors, three[:, n], n >= position)
-        return result.to(torch.uint8)
-
-
-def _one_of_three(
-    pixels: torch.Tensor, factors: torch.Tensor, which: torch.Tensor, is_now: torch.Tensor | None
-) -> torch.Tensor:
-    """Change each image's brightness (0), contrast (1) or saturation (2), or nothing where it is not its turn."""
-    factor = factors.gather(1, which[:, None])[:, 0]
-    if is_now is not None:
-        factor = torch.where(is_now, factor, 1.0)
-    if pixels.shape[1] == 1:
-        # a single channel is its own gray
-        factor = torch.where(which == _SATURATION, 1.0, factor)
-    kind, of_gray = which.view(-1, 1, 1, 1), gray(pixels)
-    other = torch.where(kind == 1, of_gray.mean((1, 2, 3), keepdim=True), torch.where(kind == 2, of_gray, 0.0))
-    return blended(pixels, other, factor)
-
-
-def _black(pixels: torch.Tensor) -> torch.Tensor:
-    """Give float32[1, 1, 1, 1]."""
-    return pixels.new_zeros(1, 1, 1, 1)
 
 
 def _limits(name: str, value: float | Sequence[float] | None) -> tuple[float, float]:

@@ -5,31 +5,30 @@ Two of one kind in them draw different numbers, though both have the seed they w
 
 from __future__ import annotations
 
+import bisect
 import copy
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from tensordict import TensorDict
 
-from reader import compiled
 from reader.described import Described
 from reader.epoch import wrapped
 from reader.store import Batch, ImageBatch, RaggedBatch, replaced
-from reader.transforms.annotations import content_of
-from reader.transforms.conversions import without_conversions
-from reader.transforms.detection.view import OwnSizeTransform, View
-from reader.transforms.kernels.constants import tensor_on
-from reader.transforms.random import APPLY, CHOICE, ORDER, check_batch, checked_p, draw, integer, number
-from reader.transforms.random_crops import AlternatingFlip, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
+from reader.transforms.annotations import labels_in_place
+from reader.transforms.detection.view import OwnSizeTransform, View, changed_by_row
+from reader.transforms.program import Program, changed
+from reader.transforms.random import APPLY, CHOICE, check_batch, checked_p, draw, host_batch, integer, number
+from reader.transforms.random_crops import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
+from reader.transforms.resize import CenterCrop, Resize, ResizeCenterCrop
 
 Transform = Callable[[Any], Any]
 
 # Odd, so that adding it leads through all seeds before one comes again.
 _NEXT_SEED = 0x9E3779B97F4A7C15
 
-_CROPS, _FLIPS = (RandomCrop, RandomResizedCrop), (AlternatingFlip, RandomHorizontalFlip)
+_CROPS = (RandomCrop, RandomResizedCrop)
 
 
 class TransformGroup(Described):
@@ -51,8 +50,8 @@ class TransformGroup(Described):
 class Compose(TransformGroup):
     """Call transforms one after the other, ours or any function of an ImageBatch.
 
-    Two of one kind with one seed get two: the second draws as if it had been made with another. A recipe of torchvision's v2
-    stands here as it is: ToImage, PILToTensor and ToDtype are known, and Normalize takes the batch and makes its pixels floats.
+    Two of one kind with one seed get two: the second draws as if it had been made with another. Resize to a shorter side and a
+    square CenterCrop right behind it become one pass over the pixels.
 
     Args:
         transforms: called in this order, each with what the one before it returned.
@@ -70,7 +69,7 @@ class Compose(TransformGroup):
     """
 
     def __init__(self, transforms: Sequence[Transform]) -> None:
-        self.transforms = distinct(without_conversions(flat(checked_transforms(transforms))))
+        self.transforms = distinct(_merged(flat(checked_transforms(transforms))))
 
     def __call__(self, batch: Any) -> Any:
         """Return what the last one returns."""
@@ -113,40 +112,37 @@ class RandomApply(TransformGroup):
     def __init__(self, transforms: Sequence[Transform], p: float = 0.5, *, seed: int = 0) -> None:
         self.transforms, self.p, self.seed = distinct(checked_transforms(transforms)), checked_p(p), seed
 
-    def __call__(self, batch: ImageBatch) -> ImageBatch:
+    def __call__(self, batch: ImageBatch | RaggedBatch) -> Any:
         """Return a batch of the same shapes.
 
         Raises:
             ValueError: a transform changed the size of images.
         """
-        check_batch(self, batch, takes_floats=True)
-        is_served = _takes_steps(batch)
-        if is_served and _has_steps(self) and (result := _by_steps([self], batch)) is not None:
-            return result
-        is_chosen = self._chosen(batch)
-        if is_served and all(_is_ours(each) and hasattr(each, "where") for each in self.transforms):
-            for transform in self.transforms:
-                batch = transform.where(batch, is_chosen)  # type: ignore[attr-defined]
-            return batch
-        which = _first(is_chosen, self.needs_full_batch).long()
-        return _by_group(batch, which, [lambda part: part, Compose(self.transforms)])
+        check_batch(self, batch, takes_ragged=True)
+        here = host_batch(batch)
+        if has_program(self):
+            return changed(batch, self.program(here), self)
+        if isinstance(batch, RaggedBatch):
+            return changed_by_row(self, batch)
+        is_chosen = self._chosen(here)
+        if self.needs_full_batch:
+            return in_turn(self.transforms, batch) if len(batch) and is_chosen[0] else batch
+        index = is_chosen.nonzero()[:, 0]
+        return _changed_part(batch, index, self.transforms) if len(index) else batch
 
-    def steps(self, batch: ImageBatch) -> compiled.StepArrays:
-        """Draw what a call would do as `compiled.augmented` takes it, where all that is called has steps."""
-        kinds, numbers = _steps(self.transforms, batch)
-        return kinds * self._chosen(batch)[:, None], numbers
+    def program(self, batch: ImageBatch | RaggedBatch) -> Program:
+        """Draw the steps of a call, where all that is called has such."""
+        return _program(self.transforms, batch).where(self._chosen(batch))
 
-    def _chosen(self, batch: ImageBatch) -> torch.Tensor:
+    def _chosen(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
         return draw(batch, self.seed, APPLY)[0] < self.p
 
 
 class RandomChoice(TransformGroup):
-    """Call one of several transforms for each image, drawn by their probabilities.
-
-    If MixUp or CutMix is among them, one is drawn for a whole batch.
+    """Call one of several transforms for a whole batch, drawn by their probabilities for its first row: MixUp or CutMix.
 
     Args:
-        transforms: all must give images of one size.
+        transforms: one of them is called.
         p: how likely each is, relative to the sum; None: all alike.
         seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
@@ -164,75 +160,35 @@ class RandomChoice(TransformGroup):
             raise ValueError(f"p is {p!r}, expected a share for each of {len(transforms)} transforms.")
         self.p = [share / sum(shares) for share in shares]
 
-    def __call__(self, batch: ImageBatch) -> ImageBatch:
-        """Return a batch of what the chosen ones give.
-
-        Raises:
-            ValueError: they gave images of different sizes.
-        """
-        check_batch(self, batch, takes_floats=True)
+    def __call__(self, batch: Any) -> Any:
+        """Return what the drawn one gives; of no rows, the batch."""
+        check_batch(self, batch, takes_ragged=True)
+        if not len(batch):
+            return batch
+        drawn = float(draw(host_batch(batch), self.seed, CHOICE)[0, 0])
         # the last limit is 1, whatever the sum is rounded to
-        limits = tensor_on(batch.pixels.device, self.p, torch.float64).cumsum(0)[:-1]
-        which = torch.bucketize(draw(batch, self.seed, CHOICE)[0], limits, right=True)
-        return _by_group(batch, _first(which, self.needs_full_batch), self.transforms)
-
-
-class RandomOrder(TransformGroup):
-    """Call all of several transforms for each image, in an order drawn for it.
-
-    If MixUp or CutMix is among them, one order is drawn for a whole batch.
-
-    Args:
-        transforms: all orders must give images of one size.
-        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
-
-    Raises:
-        ValueError: there are none.
-
-    Example:
-        >>> from pixpack import MemmapDataset
-        >>> from pixpack.transforms import ColorJitter, RandomInvert
-        >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
-        >>> RandomOrder([ColorJitter(0.4), RandomInvert()])(batch).images.shape
-        torch.Size([2, 3, 32, 32])
-    """
-
-    def __init__(self, transforms: Sequence[Transform], *, seed: int = 0) -> None:
-        self.transforms, self.seed = distinct(checked_transforms(transforms)), seed
-
-    def __call__(self, batch: ImageBatch) -> ImageBatch:
-        """Return a batch of what they give.
-
-        Raises:
-            ValueError: they gave images of different sizes.
-        """
-        check_batch(self, batch, takes_floats=True)
-        drawn = draw(batch, self.seed, range(ORDER, ORDER + len(self.transforms)))
-        if self.needs_full_batch:
-            drawn = drawn[:, :1].expand_as(drawn)
-        orders, which = drawn.T.argsort(1).unique(dim=0, return_inverse=True)
-        # an empty batch has no orders
-        each = orders.tolist() or [range(len(self.transforms))]
-        return _by_group(batch, which, [Compose([self.transforms[n] for n in order]) for order in each])
+        which = bisect.bisect_right(list(itertools.accumulate(self.p))[:-1], drawn)
+        return self.transforms[which](batch)
 
 
 def in_turn(transforms: Sequence[Transform], batch: Any) -> Any:
-    """Call transforms one after the other, with as few passes over the pixels as the compiled part allows.
+    """Call transforms one after the other, with as few passes over the pixels as there can be.
 
-    A flip right behind a crop is made with it, steps that follow each other are made of one image at a time, and so is what cuts,
-    resizes and flips images with sizes of their own.
+    A flip right behind a crop is made with it, programs that follow each other are one, and so is what cuts, resizes and flips
+    images with sizes of their own.
     """
     left: list[Any] = flat(transforms)
     while left:
         count = 1
         views = list(itertools.takewhile(_moves_views, left)) if _takes_views(left[0], batch) else []
-        steps = list(itertools.takewhile(_has_steps, left)) if _takes_steps(batch) else []
+        programs = list(itertools.takewhile(has_program, left)) if isinstance(batch, Batch) else []
         is_crop = type(left[0]) in _CROPS and isinstance(batch, Batch)
         if views:
             batch, count = _by_view(views, batch), len(views)
-        elif len(steps) > 1 and (result := _by_steps(steps, batch)) is not None:
-            batch, count = result, len(steps)
-        elif is_crop and len(left) > 1 and type(left[1]) in _FLIPS:
+        elif len(programs) > 1:
+            check_batch(left[0], batch, takes_ragged=True)
+            batch, count = changed(batch, _program(programs, host_batch(batch)), left[0]), len(programs)
+        elif is_crop and len(left) > 1 and type(left[1]) is RandomHorizontalFlip:
             batch, count = left[0].mirrored(batch, left[1].chosen(batch)), 2
         else:
             batch = left[0](batch)
@@ -249,11 +205,11 @@ def flat(transforms: Sequence[Any]) -> list[Transform]:
     ]
 
 
-def _has_steps(transform: Any) -> bool:
-    """Say whether the compiled part makes of an image by itself what a transform does, and those that it calls."""
+def has_program(transform: Any) -> bool:
+    """Say whether a program does what a transform does, and those that it calls."""
     if type(transform) in (Compose, RandomApply):
-        return all(map(_has_steps, transform.transforms))
-    return _is_ours(transform) and hasattr(transform, "steps")
+        return all(map(has_program, transform.transforms))
+    return _is_ours(transform) and hasattr(transform, "program")
 
 
 def _takes_views(transform: object, batch: object) -> bool:
@@ -282,20 +238,41 @@ def _is_ours(transform: object) -> bool:
     return type(transform).__module__.startswith("reader.transforms.")
 
 
-def _takes_steps(batch: object) -> bool:
-    return isinstance(batch, ImageBatch) and compiled.take_steps(batch.pixels)
-
-
-def _by_steps(transforms: Sequence[Any], batch: ImageBatch) -> ImageBatch | None:
-    """Do the steps of transforms to each image, one image after the other; None where the compiled part does not."""
-    pixels = compiled.augmented(batch.pixels, *_steps(transforms, batch))
-    return None if pixels is None else replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
-
-
-def _steps(transforms: Sequence[Any], batch: ImageBatch) -> compiled.StepArrays:
+def _program(transforms: Sequence[Any], batch: ImageBatch | RaggedBatch) -> Program:
+    """Draw the steps of transforms, one after the other."""
     each: list[Any] = flat(transforms)
-    kinds, numbers = zip(*(transform.steps(batch) for transform in each), strict=True)
-    return torch.cat(kinds, 1), torch.cat(numbers, 1)
+    return Program.joined([transform.program(batch) for transform in each])
+
+
+def _changed_part(batch: ImageBatch, index: torch.Tensor, transforms: Sequence[Transform]) -> ImageBatch:
+    """Call transforms with some rows of a batch, int64[P], and put the results in place of them."""
+    at = index.to(batch.pixels.device)
+    part = in_turn(transforms, batch[at])
+    if not isinstance(part, ImageBatch) or part.pixels.shape[1:] != batch.pixels.shape[1:]:
+        raise ValueError(
+            "RandomApply changes some images of a batch, and a transform in it changed their size or type. Let it stand alone."
+        )
+    result = replaced(batch, pixels=batch.pixels.index_copy(0, at, part.pixels), **labels_in_place(batch, at, part))
+    result.targets = batch.targets.index_copy(0, at, part.targets)
+    return result
+
+
+def _merged(transforms: Sequence[Transform]) -> list[Transform]:
+    """Make Resize(256), CenterCrop(224) one ResizeCenterCrop(224, fraction=224 / 256): the same pixels."""
+    result: list[Transform] = []
+    for transform in transforms:
+        before = result[-1] if result else None
+        if isinstance(before, Resize) and isinstance(transform, CenterCrop) and _is_cover(before, transform):
+            # half a pixel more: what the crop is divided by is rounded down
+            result[-1] = ResizeCenterCrop(transform.height, transform.height / (before.size[0] + 0.5))
+        else:
+            result.append(transform)
+    return result
+
+
+def _is_cover(resize: Resize, crop: CenterCrop) -> bool:
+    is_plain = resize.interpolation == "bilinear" and len(resize.size) == 1 and resize.max_size is None
+    return is_plain and crop.height == crop.width <= resize.size[0]
 
 
 def are_compiled(transforms: Sequence[Transform]) -> bool:
@@ -350,54 +327,6 @@ def _kind_of_ours(transform: object) -> type | None:
     return next((kind for kind in type(transform).__mro__ if kind.__module__.startswith("reader.transforms.")), None)
 
 
-def _by_group(batch: ImageBatch, which: torch.Tensor, transforms: Sequence[Transform]) -> ImageBatch:
-    """Call transform n for the images whose int64[B] is n, and join the results in the batch's order.
-
-    On CUDA that waits for the device once, to learn who goes where.
-    """
-    numbers = which.tolist()
-    groups = {n: [index for index, m in enumerate(numbers) if m == n] for n in sorted({*numbers})}
-    if len(groups) <= 1:
-        return transforms[numbers[0] if numbers else 0](batch)
-    found = []
-    for n, indices in groups.items():
-        index = tensor_on(batch.pixels.device, indices)
-        found.append((index, transforms[n](batch[index])))
-    return _joined(batch, found, transforms)
-
-
-def _joined(
-    batch: ImageBatch, found: list[tuple[torch.Tensor, ImageBatch]], transforms: Sequence[Transform]
-) -> ImageBatch:
-    """Put parts of a batch, each with its indices in it, together."""
-    if not all(isinstance(part, ImageBatch) for _, part in found):
-        raise TypeError(
-            "what some images of a batch go through must return an ImageBatch: MultiCrop stands alone, or last."
-        )
-    shapes = sorted({tuple(part.pixels.shape[1:]) for _, part in found})
-    if len(shapes) > 1:
-        raise ValueError(
-            f"images of one batch would have the shapes {' and '.join(map(str, shapes))} (height, width, channels):"
-            f" transforms of some of a batch must all give one. They are {', '.join(type(t).__name__ for t in transforms)}."
-        )
-    order = torch.cat([index for index, _ in found]).argsort()
-
-    def join(tensors: list[torch.Tensor]) -> torch.Tensor:
-        return torch.cat(tensors).index_select(0, order)
-
-    parts = [part for _, part in found]
-    has_content = any(part.content is not None for part in parts)
-    content = join([content_of(part).int() for part in parts]) if has_content else None
-    extras = None
-    if batch.extras is not None:
-        of_parts: list[Any] = [part.extras for part in parts]
-        values = {name: join([extras[name] for extras in of_parts]) for name in dict(of_parts[0].items())}
-        extras = TensorDict(values, batch_size=[len(batch)], device=batch.extras.device)
-    result = replaced(batch, pixels=join([part.pixels for part in parts]), content=content, extras=extras)
-    result.targets = join([part.targets for part in parts])
-    return result
-
-
 def checked_transforms(transforms: Sequence[Transform]) -> Sequence[Transform]:
     """Return transforms; raises ValueError where there are none, and TypeError where one cannot be called."""
     if not isinstance(transforms, Sequence) or not transforms:
@@ -406,8 +335,3 @@ def checked_transforms(transforms: Sequence[Transform]) -> Sequence[Transform]:
         if not callable(transform):
             raise TypeError(f"transforms has {transform!r}, expected functions of an ImageBatch.")
     return transforms
-
-
-def _first(drawn: torch.Tensor, is_for_all: bool) -> torch.Tensor:
-    """Return the first draw for every image if is_for_all, else the draws."""
-    return drawn[:1].expand_as(drawn) if is_for_all else drawn

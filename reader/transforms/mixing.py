@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from reader.described import Described
 from reader.host_values import on_host
-from reader.store import ImageBatch, replaced
+from reader.store import ImageBatch, RaggedBatch, replaced
+from reader.transforms.detection.view import changed_by_row
 from reader.transforms.kernels.constants import tensor_on
 from reader.transforms.kernels.pixel_ops import in_parts
 from reader.transforms.random import (
@@ -25,6 +26,7 @@ from reader.transforms.random import (
     noise,
     number,
     numbers,
+    on_the_host,
     pair,
 )
 
@@ -74,54 +76,20 @@ class RandomErasing(Described):
         if isinstance(value, str) and value != "random":
             raise ValueError(f'value is {value!r}, expected a level, one for each channel, or "random".')
         self.value, self.seed = value if isinstance(value, str) else _levels_of(value), seed
-        self._is_in_place = False
 
-    @property
-    def is_compiled(self) -> bool:
-        """Say whether a full batch takes no longer than its parts: almost nothing is done."""
-        return self._is_in_place
-
-    @property
-    def takes_floats(self) -> bool:
-        """Whether pixels may be floats: 0 means the same in them."""
-        values = self.value if isinstance(self.value, list | tuple) else [self.value]
-        return all(isinstance(value, int | float) and value == 0 for value in values)
-
-    def in_place(self) -> RandomErasing:
-        """Return a copy that may overwrite the pixels of its batch in place; the caller must own them."""
-        result = copy.copy(self)
-        result._is_in_place = True
-        return result
-
-    def __call__(self, batch: ImageBatch) -> ImageBatch:
-        """Return pixels of the same shape, uint8 or, where they are erased with 0, floats.
+    def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch | RaggedBatch:
+        """Return uint8 pixels of the same shape.
 
         Raises:
-            ValueError: value has another number of channels, or pixels are floats and value is not 0.
+            ValueError: value has another number of channels, or images of different sizes have masks.
         """
-        check_batch(self, batch, takes_floats=self.takes_floats)
-        boxes, sample = self.boxes(batch), torch.arange(len(batch), device=batch.pixels.device)
-
-        def erased(pixels: torch.Tensor, boxes: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
-            count, height, width, channels = pixels.shape
-            x0, y0, x1, y1 = boxes[..., None].unbind(1)
-            y = torch.arange(height, device=pixels.device)
-            # each level of a line: to broadcast over channels would take four times as long
-            x = torch.arange(width * channels, device=pixels.device) // channels
-            is_erased = ((y >= y0) & (y < y1))[:, :, None] & ((x >= x0) & (x < x1))[:, None, :]
-            lines = pixels.reshape(count, height, width * channels)
-            return torch.where(is_erased, self._levels(batch, pixels, sample), lines).view(pixels.shape)
-
-        if batch.pixels.device.type == "cpu" and not isinstance(self.value, str) and not torch.compiler.is_compiling():
-            # touch only the pixels that are overwritten
-            # in a Compose it is also called directly, with rows
-            is_own = self._is_in_place and batch.pixels.is_floating_point()
-            pixels = batch.pixels if is_own else batch.pixels.clone()
-            level = self._levels(batch, batch.pixels[:, :1, :1], sample)
-            for image, (x0, y0, x1, y1) in zip(pixels, boxes.tolist(), strict=True):
-                image[y0:y1, x0:x1] = level
-        else:
-            pixels = in_parts(erased, batch.pixels, boxes, sample)
+        check_batch(self, batch, takes_ragged=True)
+        if isinstance(batch, RaggedBatch):
+            return changed_by_row(self, batch)
+        pixels = batch.pixels.clone()
+        for n, (x0, y0, x1, y1) in enumerate(on_the_host(self.boxes, batch).tolist()):
+            if x0 < x1:
+                pixels[n, y0:y1, x0:x1] = self._levels(batch, n, (x0, y0, x1, y1))
         return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
 
     def boxes(self, batch: ImageBatch) -> torch.Tensor:
@@ -144,18 +112,19 @@ class RandomErasing(Described):
         y0, x0 = (down * (height - tall + 1)).long(), (across * (width - wide + 1)).long()
         return torch.stack([x0, y0, x0 + wide, y0 + tall], -1)
 
-    def _levels(self, batch: ImageBatch, pixels: torch.Tensor, sample: torch.Tensor) -> torch.Tensor:
-        """Give uint8 levels that broadcast to [S, H, W * C] of these samples."""
-        _, height, width, channels = pixels.shape
+    def _levels(self, batch: ImageBatch, n: int, box: tuple[int, int, int, int]) -> torch.Tensor:
+        """Give uint8 levels of a rectangle of image n, or one of each channel."""
+        _, _, width, channels = batch.pixels.shape
         if isinstance(self.value, str):
-            numbers = noise(batch, sample, self.seed, height * width * channels).view(
-                len(pixels), height, width * channels
-            )
-            return (_NOISE[0] + numbers * _NOISE[1]).round().clamp(0, 255).to(torch.uint8)
+            x0, y0, x1, y1 = box
+            places = np.arange(y0, y1)[:, None] * width * channels + np.arange(x0 * channels, x1 * channels)
+            levels = np.clip(np.round(_NOISE[0] + noise(batch, n, self.seed, places) * _NOISE[1]), 0, 255)
+            noisy = torch.from_numpy(levels.astype(np.uint8)).view(y1 - y0, x1 - x0, channels)
+            return noisy.to(batch.pixels.device)
         given = [self.value] if isinstance(self.value, int | float) else list(self.value)
         if len(given) not in (1, channels):
             raise ValueError(f"value is {self.value!r}, expected one level, or one for each of {channels} channels.")
-        return tensor_on(pixels.device, given).to(torch.uint8).repeat(width * channels // len(given))
+        return tensor_on(batch.pixels.device, given).to(torch.uint8)
 
 
 def _levels_of(value: object) -> float | tuple[float, ...]:
@@ -169,8 +138,6 @@ class _OfTwo(Described):
 
     # asked by RandomApply and RandomChoice: there is one draw for a batch
     needs_full_batch = True
-    # CutMix copies pixels; MixUp rounds to levels of uint8
-    _takes_floats = False
 
     def __init__(
         self, *, alpha: float = 1.0, num_classes: int | None = None, label_smoothing: float = 0.0, seed: int = 0
@@ -186,7 +153,7 @@ class _OfTwo(Described):
 
     def _share(self, batch: ImageBatch, first_stream: int) -> torch.Tensor:
         """Draw from the beta distribution what an image keeps of itself: float64[1, 1], of the first row; 1 for none."""
-        check_batch(self, batch, takes_floats=self._takes_floats)
+        check_batch(self, batch)
         if batch.extras is not None and not {"boxes", "masks"}.isdisjoint(dict(batch.extras.items())):
             raise ValueError(f"{type(self).__name__} mixes images and classes: it takes no rows with boxes or masks.")
         if not len(batch):
@@ -217,7 +184,7 @@ class _OfTwo(Described):
 
     def _check_labels(self, targets: torch.Tensor, num_classes: int) -> None:
         """Refuse labels of no class; those that a device alone knows are not asked for, which waits for it."""
-        here = None if torch.compiler.is_compiling() else on_host(targets)
+        here = on_host(targets)
         if here is not None and (here >= num_classes).any():
             raise ValueError(
                 f"{type(self).__name__} has num_classes={num_classes}, and a target is {int(here.max())}, expected less. Give"
@@ -283,25 +250,21 @@ class CutMix(_OfTwo):
         ValueError: alpha, num_classes or label_smoothing is out of range.
     """
 
-    _takes_floats = True
-
     def __call__(self, batch: ImageBatch) -> ImageBatch:
-        """Return pixels of the same shape and type, and targets float32[B, classes].
+        """Return uint8 pixels of the same shape, and targets float32[B, classes].
 
         Raises:
             ValueError: there is no num_classes, a target is not below it, or the rows have boxes or masks.
         """
-        x0, y0, x1, y1 = self.box(batch)
+        x0, y0, x1, y1 = on_the_host(self.box, batch).tolist()
         height, width = batch.pixels.shape[1:3]
-        y, x = (
-            torch.arange(height, device=batch.pixels.device)[:, None],
-            torch.arange(width, device=batch.pixels.device),
-        )
-        is_other = ((y >= y0) & (y < y1) & (x >= x0) & (x < x1))[..., None]
-        pixels = torch.where(is_other, batch.pixels.roll(1, 0), batch.pixels)
-        share = 1 - (x1 - x0) * (y1 - y0) / (height * width)
+        pixels = batch.pixels.clone()
+        if len(batch):
+            pixels[1:, y0:y1, x0:x1] = batch.pixels[:-1, y0:y1, x0:x1]
+            pixels[0, y0:y1, x0:x1] = batch.pixels[-1, y0:y1, x0:x1]
+        share = 1 - tensor_on(batch.pixels.device, [[(x1 - x0) * (y1 - y0)]]) / (height * width)
         result = replaced(batch, pixels=pixels, content=None, extras=batch.extras)
-        result.targets = self._targets(batch.targets, share.view(1, 1))
+        result.targets = self._targets(batch.targets, share)
         return result
 
     def box(self, batch: ImageBatch) -> torch.Tensor:

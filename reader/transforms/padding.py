@@ -10,6 +10,7 @@ import torch
 from reader.described import Described
 from reader.store import ImageBatch, replaced
 from reader.transforms.annotations import Motion, moved_content, moved_extras
+from reader.transforms.fills import Fill, class_beyond, levels_beyond
 from reader.transforms.random import check_batch, integer, numbers
 
 _MODES = ("constant", "edge", "reflect", "symmetric")
@@ -28,9 +29,10 @@ class Padding:
     right: int
     bottom: int
     fill: tuple[float, ...]
+    mask_fill: int
     mode: str
 
-    def __init__(self, padding: int | Sequence[int], fill: float | Sequence[float], mode: str) -> None:
+    def __init__(self, padding: int | Sequence[int], fill: Fill, mode: str) -> None:
         sides = tuple(integer("padding", side) for side in numbers("padding", padding))
         # (left and right, top and bottom), or all four in torchvision's order
         sides = sides * 4 if len(sides) == 1 else sides * 2 if len(sides) == 2 else sides
@@ -40,7 +42,8 @@ class Padding:
             raise ValueError(f"padding_mode is {mode!r}, expected one of {', '.join(_MODES)}.")
         for name, side in zip(("left", "top", "right", "bottom"), sides, strict=True):
             object.__setattr__(self, name, side)
-        object.__setattr__(self, "fill", tuple(numbers("fill", fill)))
+        object.__setattr__(self, "fill", levels_beyond(fill) or (0.0,))
+        object.__setattr__(self, "mask_fill", class_beyond(fill))
         object.__setattr__(self, "mode", mode)
 
     def __str__(self) -> str:
@@ -50,7 +53,7 @@ class Padding:
     def more(self, width: int, height: int) -> Padding:
         """Add this many pixels on both sides."""
         sides = (self.left + width, self.top + height, self.right + width, self.bottom + height)
-        return Padding(sides, self.fill, self.mode)
+        return Padding(sides, {"Image": self.fill, "Mask": self.mask_fill}, self.mode)
 
     def size_of(self, height: int, width: int) -> tuple[int, int]:
         """Give height and width of padded rows."""
@@ -70,8 +73,7 @@ class Padding:
                 f'padding_mode "{self.mode}" repeats what boxes hold. Take "constant" or "edge" for rows with boxes.'
             )
         motion = Motion(-self.left, -self.top, 1, 1, width, height)
-        # a mask has one channel, whose padding is no object
-        of_masks = Padding((self.left, self.top, self.right, self.bottom), 0, self.mode)
+        of_masks = Padding((self.left, self.top, self.right, self.bottom), self.mask_fill, self.mode)
         return replaced(
             batch,
             pixels=self.padded(batch.pixels),
@@ -124,7 +126,7 @@ class Pad(Described):
 
     Args:
         padding: pixels on every side, two of them for left and right, and top and bottom, or four: left, top, right, bottom.
-        fill: level of constant padding, or one for each channel.
+        fill: level of constant padding, one for each channel, or a dict of both as torchvision takes it; masks get 255.
         padding_mode: "constant"; "edge" repeats the outermost pixel; "reflect" mirrors the image at it; "symmetric" with it.
 
     Raises:
@@ -137,9 +139,7 @@ class Pad(Described):
         torch.Size([2, 3, 36, 36])
     """
 
-    def __init__(
-        self, padding: int | Sequence[int], fill: float | Sequence[float] = 0, padding_mode: str = "constant"
-    ) -> None:
+    def __init__(self, padding: int | Sequence[int], fill: Fill = 0, padding_mode: str = "constant") -> None:
         self.padding = Padding(padding, fill, padding_mode)
 
     def __call__(self, batch: ImageBatch) -> ImageBatch:
@@ -148,5 +148,5 @@ class Pad(Described):
         Raises:
             ValueError: the rows have boxes, and padding repeats what they hold.
         """
-        check_batch(self, batch, takes_floats=True)
+        check_batch(self, batch)
         return self.padding.applied(batch)

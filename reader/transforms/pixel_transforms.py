@@ -5,15 +5,19 @@ Their arguments and defaults are those of torchvision's v2; what they compute st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 
 from reader import compiled
 from reader.described import Described
-from reader.store import ImageBatch, replaced
+from reader.store import ImageBatch, RaggedBatch, replaced
+from reader.transforms.detection.view import changed_by_row
 from reader.transforms.kernels import pixel_ops
+from reader.transforms.kernels.regions import by_image
+from reader.transforms.program import STEPS, LevelTransform, Program, refuse_masks
 from reader.transforms.random import (
     AUTOCONTRAST,
     BLUR,
@@ -27,60 +31,29 @@ from reader.transforms.random import (
     checked_p,
     draw,
     number,
+    on_the_host,
     two_numbers,
 )
 
-# Pixels: of a kernel so narrow all weight is in the middle.
-_NARROW = 0.01
 
-
-class _WithProbability(compiled.CompiledTransform):
-    """Change the pixels of each image with probability p; the shape stays, so do boxes, masks and content.
-
-    Padding, where rows have content, takes part as any pixel.
-    """
+class _WithProbability(LevelTransform):
+    """Changes the pixels of each image with probability p, by one step."""
 
     _streams: range
-    # of `compiled.STEPS`
+    # of `program.STEPS`
     _step: str
-    # of `pixel_ops`, called with images and, where there is one, the number
-    _kernel: Callable[..., torch.Tensor]
-    # each channel by itself, so that there may be any number of them
-    _takes_any_channels = False
 
     def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
         self.p, self.seed = checked_p(p), seed
 
     @property
-    def _number(self) -> float | None:
-        return None
+    def _number(self) -> float:
+        return 0.0
 
-    def __call__(self, batch: ImageBatch) -> ImageBatch:
-        """Return uint8 pixels of the same shape.
-
-        Raises:
-            ValueError: the images have neither 1 nor 3 channels, where torchvision's takes no others.
-        """
-        check_batch(self, batch)
-        if not self._takes_any_channels:
-            pixel_ops.check_channels(self, batch.pixels)
-        pixels = compiled.augmented(batch.pixels, *self.steps(batch)) if compiled.take_steps(batch.pixels) else None
-        if pixels is None:
-            pixels = pixel_ops.changed_where(self._chosen(batch), self._changed, batch.pixels)
-        return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
-
-    def steps(self, batch: ImageBatch) -> compiled.StepArrays:
-        """Draw what a call would do as `compiled.augmented` takes it."""
-        kinds = self._chosen(batch)[:, None] * compiled.STEPS[self._step]
-        return kinds, torch.full((*kinds.shape, 1), self._number or 0.0, device="cpu")
-
-    def _chosen(self, batch: ImageBatch) -> torch.Tensor:
-        return draw(batch, self.seed, self._streams)[0] < self.p
-
-    def _changed(self, images: torch.Tensor) -> torch.Tensor:
-        if self._number is None:
-            return self._kernel(images)
-        return self._kernel(images, torch.full((len(images),), self._number, device=images.device))
+    def _steps(self, batch: ImageBatch | RaggedBatch) -> Program:
+        is_chosen = draw(batch, self.seed, self._streams)[0] < self.p
+        kinds = is_chosen[:, None] * STEPS[self._step]
+        return Program.of(kinds, torch.full(kinds.shape, float(self._number), device="cpu"))
 
 
 class Grayscale(Described):
@@ -98,23 +71,25 @@ class Grayscale(Described):
             raise ValueError(f"num_output_channels is {num_output_channels!r}, expected 1 or 3.")
         self.num_output_channels = num_output_channels
 
-    def __call__(self, batch: ImageBatch) -> ImageBatch:
-        """Return uint8[B, H, W, num_output_channels].
+    def __call__(self, batch: ImageBatch | RaggedBatch) -> Any:
+        """Return uint8 pixels of num_output_channels.
 
         Raises:
-            ValueError: the images have neither 1 nor 3 channels.
+            ValueError: the images have neither 1 nor 3 channels, or images of different sizes have masks.
         """
-        check_batch(self, batch)
-        pixel_ops.check_channels(self, batch.pixels)
-        result = pixel_ops.in_parts(_gray, batch.pixels)
-        # models and `cut` need each channel contiguous
-        pixels = result.repeat(1, 1, 1, self.num_output_channels)
+        check_batch(self, batch, takes_ragged=True)
+        pixel_ops.check_channels(self, batch)
+        if isinstance(batch, RaggedBatch):
+            refuse_masks(self, batch)
+            return by_image(batch, lambda _, image: self._changed(image[None])[0])
+        pixels = pixel_ops.in_parts(self._changed, batch.pixels)
         return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
 
-
-def _gray(pixels: torch.Tensor) -> torch.Tensor:
-    """Make uint8[B, H, W, 1] of uint8[B, H, W, C]."""
-    return pixel_ops.grayscale(pixels.movedim(-1, 1))[:, 0, :, :, None]
+    def _changed(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Make uint8[B, H, W, num_output_channels] of uint8[B, H, W, C]."""
+        gray = pixel_ops.grayscale(pixels.movedim(-1, 1))[:, 0, :, :, None]
+        # models and `cut` need each channel contiguous
+        return gray.repeat(1, 1, 1, self.num_output_channels)
 
 
 class RandomGrayscale(_WithProbability):
@@ -128,7 +103,7 @@ class RandomGrayscale(_WithProbability):
         ValueError: p is not a probability.
     """
 
-    _streams, _step, _kernel = GRAYSCALE, "grayscale", staticmethod(pixel_ops.grayscale)
+    _streams, _step = GRAYSCALE, "grayscale"
 
     def __init__(self, p: float = 0.1, *, seed: int = 0) -> None:
         super().__init__(p, seed=seed)
@@ -145,7 +120,7 @@ class RandomInvert(_WithProbability):
         ValueError: p is not a probability.
     """
 
-    _streams, _step, _kernel = INVERT, "invert", staticmethod(pixel_ops.invert)
+    _streams, _step = INVERT, "invert"
     _takes_any_channels = True
 
 
@@ -161,7 +136,7 @@ class RandomSolarize(_WithProbability):
         ValueError: threshold is above 255, or p is not a probability.
     """
 
-    _streams, _step, _kernel = SOLARIZE, "solarize", staticmethod(pixel_ops.solarize)
+    _streams, _step = SOLARIZE, "solarize"
     _takes_any_channels = True
     _number = property(lambda self: float(self.threshold))
 
@@ -185,7 +160,7 @@ class RandomPosterize(_WithProbability):
         ValueError: bits are not 0 to 8, or p is not a probability.
     """
 
-    _streams, _step, _kernel = POSTERIZE, "posterize", staticmethod(pixel_ops.posterize)
+    _streams, _step = POSTERIZE, "posterize"
     _takes_any_channels = True
     _number = property(lambda self: self.bits)
 
@@ -207,7 +182,7 @@ class RandomEqualize(_WithProbability):
         ValueError: p is not a probability.
     """
 
-    _streams, _step, _kernel = EQUALIZE, "equalize", staticmethod(pixel_ops.equalize)
+    _streams, _step = EQUALIZE, "equalize"
     _takes_any_channels = True
 
 
@@ -222,7 +197,7 @@ class RandomAutocontrast(_WithProbability):
         ValueError: p is not a probability.
     """
 
-    _streams, _step, _kernel = AUTOCONTRAST, "autocontrast", staticmethod(pixel_ops.autocontrast)
+    _streams, _step = AUTOCONTRAST, "autocontrast"
 
 
 class RandomAdjustSharpness(_WithProbability):
@@ -237,7 +212,7 @@ class RandomAdjustSharpness(_WithProbability):
         ValueError: sharpness_factor is negative, or p is not a probability.
     """
 
-    _streams, _step, _kernel = SHARPNESS, "sharpness", staticmethod(pixel_ops.sharpness)
+    _streams, _step = SHARPNESS, "sharpness"
     _number = property(lambda self: float(self.sharpness_factor))
 
     def __init__(self, sharpness_factor: float, p: float = 0.5, *, seed: int = 0) -> None:
@@ -278,44 +253,30 @@ class GaussianBlur(compiled.CompiledTransform):
             raise ValueError(f"sigma is {sigma!r}, expected a number above 0, or two such, the smaller one first.")
         self.kernel_size, self.sigma, self.seed = (int(sizes[0]), int(sizes[1])), (float(low), float(high)), seed
 
-    def __call__(self, batch: ImageBatch) -> ImageBatch:
+    def __call__(self, batch: ImageBatch | RaggedBatch) -> Any:
         """Return uint8 pixels of the same shape.
 
         Raises:
             ValueError: the images are not larger than half the kernel, so that they cannot be reflected.
         """
-        return self.where(batch, None)
-
-    def where(self, batch: ImageBatch, is_chosen: torch.Tensor | None) -> ImageBatch:
-        """Do as a call to the images of bool[B], None: all of them; the others stay as they are.
-
-        Raises:
-            ValueError: as a call.
-        """
-        check_batch(self, batch)
+        check_batch(self, batch, takes_ragged=True)
+        if isinstance(batch, RaggedBatch):
+            return changed_by_row(self, batch)
         height, width = batch.pixels.shape[1:3]
         if self.kernel_size[0] // 2 >= width or self.kernel_size[1] // 2 >= height:
-            if is_chosen is not None and not is_chosen.any():
-                return batch
             raise ValueError(
                 f"GaussianBlur's kernel has {self.kernel_size[0]} x {self.kernel_size[1]} pixels, too many to reflect images"
                 f" of {width} x {height}. Take a smaller one."
             )
-        sigma = self.sigmas(batch)
-        if is_chosen is not None:
-            # so narrow that only the middle counts: the same bytes
-            sigma = torch.where(is_chosen, sigma, _NARROW)
-        pixels = self._by_compiled_part(batch.pixels, sigma)
+        sigma = on_the_host(self.sigmas, batch)
+        pixels = None
+        if compiled.take_steps(batch.pixels):
+            across, down = (pixel_ops.blur_weights(sigma, size) for size in self.kernel_size)
+            pixels = compiled.blurred(batch.pixels, down, across)
         if pixels is None:
             kernel = partial(pixel_ops.gaussian_blur, kernel_size=self.kernel_size)
             pixels = pixel_ops.in_parts(kernel, batch.pixels, sigma)
         return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
-
-    def _by_compiled_part(self, pixels: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor | None:
-        if not compiled.take_steps(pixels):
-            return None
-        across, down = (pixel_ops.blur_weights(sigma, size) for size in self.kernel_size)
-        return compiled.blurred(pixels, down, across)
 
     def sigmas(self, batch: ImageBatch) -> torch.Tensor:
         """Draw the standard deviations that a call would use: float32[B] pixels."""

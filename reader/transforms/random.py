@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from reader.epoch import current_epoch, in_epoch, wrapped
+from reader.epoch import current_epoch
 from reader.host_values import on_host, sent
 from reader.store import Batch, ImageBatch, RaggedBatch
-from reader.transforms.kernels.constants import tensor_on
 
 # Which random numbers are whose: no two transforms share a stream, so two with one seed do not draw alike. To change one is to
 # change everybody's augmentation.
@@ -38,24 +37,18 @@ AFFINE = range(39, 45)
 ERASING = range(45, 68)
 APPLY = range(68, 69)
 CHOICE = range(69, 70)
-ALTERNATING = range(70, 71)
 TRIVIAL_AUGMENT = range(71, 74)
-AUTO_AUGMENT = range(74, 79)
 PER_SAMPLE = range(79, 80)
-INTERPOLATION = range(80, 81)
-ZOOM_OUT = range(81, 85)
 SCALE_JITTER = range(85, 86)
 SHORTEST_SIZE = range(86, 87)
 FIXED_SIZE_CROP = range(87, 88)
-PHOTOMETRIC = range(88, 99)
 VERTICAL_FLIP = range(99, 100)
 RAND_AUGMENT = range(128, 256)
 TIMM_RAND_AUGMENT = range(384, 512)
 # First of them: of two gamma numbers, and of a place.
 MIXUP, CUTMIX = 256, 320
 
-# Where numbers begin that there may be many of: those of chains, of tries, of places in an order, and of pixels.
-AUGMIX, IOU_CROP, ORDER = 1 << 32, 1 << 33, 1 << 34
+# Where the numbers of pixels begin.
 _NOISE_STREAM = 1 << 20
 # Tries until a gamma number is accepted: one fails in 1 of 20 or less.
 _GAMMA_TRIES = 8
@@ -74,13 +67,12 @@ _A_SEED, _AN_EPOCH, _A_POSITION, _A_LOADER, _A_STREAM = (
 _MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
-def check_batch(transform: object, batch: object, *, takes_ragged: bool = False, takes_floats: bool = False) -> None:
+def check_batch(transform: object, batch: object, *, takes_ragged: bool = False) -> None:
     """Check what a transform was called with.
 
     Raises:
-        TypeError: it is no batch, but a tuple of one, or a tensor.
-        ValueError: it is one row, its images have different sizes and the transform takes none such, or its pixels are floats
-            and the transform computes levels of uint8.
+        TypeError: it is no batch, but a tuple of one, or a tensor; or its pixels are floats.
+        ValueError: it is one row, or its images have different sizes and the transform takes none such.
     """
     name = type(transform).__name__
     if not isinstance(batch, Batch):
@@ -98,10 +90,8 @@ def check_batch(transform: object, batch: object, *, takes_ragged: bool = False,
             f"pixels have the shape {list(batch.pixels.shape)}, expected [B, H, W, C]: give a batch, not a row, such as"
             " dataset[3:4]."
         )
-    if batch.pixels.dtype != torch.uint8 and not takes_floats:
-        raise ValueError(
-            f"{name} takes uint8 pixels, and these are {batch.pixels.dtype}. Let it come before ToDtype and Normalize."
-        )
+    if batch.pixels.dtype != torch.uint8:
+        raise TypeError(f"{name} takes uint8 pixels, and these are {batch.pixels.dtype}. Let it come before Normalize.")
 
 
 def number(name: str, value: object) -> float:
@@ -162,74 +152,54 @@ def checked_size(size: int | Sequence[int]) -> tuple[int, int]:
     return sides[0], sides[1]
 
 
-def draw(
-    batch: ImageBatch | RaggedBatch, seed: int, streams: range, sample: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Draw float64[len(streams), B] in [0, 1) for the rows of a batch, on its device; or for some of its samples, int64[S].
+def draw(batch: ImageBatch | RaggedBatch, seed: int, streams: range) -> torch.Tensor:
+    """Draw float64[len(streams), B] in [0, 1) for the rows of a batch, on its device.
 
     Raises:
         ValueError: the batch does not know its rows.
     """
     if batch.rows is None:
         raise ValueError(_NO_ROWS)
-    if sample is None:
-        return _drawn(batch.rows, batch.origin, seed, streams)
-    return _drawn(batch.rows[sample], None if batch.origin is None else batch.origin[sample], seed, streams)
+    return _drawn(batch.rows, batch.origin, seed, np.arange(streams.start, streams.stop))
 
 
 def on_the_host(make: Callable[[Any], torch.Tensor], batch: ImageBatch | RaggedBatch) -> torch.Tensor:
-    """Call what makes numbers of a batch's rows and sizes, and put the result on its device.
+    """Call what makes numbers of a batch's rows and sizes with `host_batch`, and put the result on the batch's device.
 
-    It is called with a batch on the host without pixels, where all else is known there; so a device gets one copy in place of
-    over a hundred operators.
+    So a device gets one copy in place of over a hundred operators.
     """
-    device = batch.pixels.device
-    here = None if device.type == "cpu" or torch.compiler.is_compiling() else _without_pixels(batch)
-    return make(batch) if here is None else sent(make(here), device)
+    return sent(make(host_batch(batch)), batch.pixels.device)
 
 
-def _without_pixels(batch: ImageBatch | RaggedBatch) -> ImageBatch | RaggedBatch | None:
-    """Return a batch on the host with the rows and sizes of one on a device; None where they are not known there."""
+def host_batch(batch: ImageBatch | RaggedBatch) -> Any:
+    """Return a batch on the host with the rows and sizes of one on a device, without its pixels; one on the host itself.
+
+    It waits for the device where the host does not know them.
+    """
+    if batch.pixels.device.type == "cpu":
+        return batch
     names = ("rows", "origin", "shapes" if isinstance(batch, RaggedBatch) else "content")
     given = {name: column for name in names if (column := getattr(batch, name)) is not None}
-    columns: dict[str, Any] = {name: here for name, column in given.items() if (here := on_host(column)) is not None}
-    if len(columns) < len(given) or "rows" not in columns:
-        return None
-    rows, nothing = columns["rows"], torch.zeros(1, dtype=torch.uint8, device="cpu")
+    columns: dict[str, Any] = {name: _on_host(column) for name, column in given.items()}
+    nothing = torch.zeros(1, dtype=torch.uint8, device="cpu")
+    none = torch.zeros(len(batch), dtype=torch.int64, device="cpu")
     if isinstance(batch, RaggedBatch):
-        return RaggedBatch(nothing, rows, rows, **columns, batch_size=[])
-    return ImageBatch(nothing.expand(batch.pixels.shape), rows, **columns, batch_size=batch.batch_size)
+        return RaggedBatch(nothing, none, none, **columns, batch_size=[])
+    return ImageBatch(nothing.expand(batch.pixels.shape), none, **columns, batch_size=batch.batch_size)
 
 
-def draw_for_rows(
-    batch: ImageBatch | RaggedBatch, seed: int, streams: range
-) -> tuple[torch.Tensor, torch.Tensor | int]:
-    """Draw float64[len(streams), B] as `draw` does, but the same for all epochs and positions; also return the epochs.
-
-    Raises:
-        ValueError: the batch does not know its rows.
-    """
-    if batch.rows is None or batch.origin is None:
-        epoch = current_epoch.get()
-        with in_epoch(0):
-            return draw(batch, seed, streams), epoch
-    same = batch.origin * tensor_on(batch.origin.device, [0, 0, 1])
-    epochs = torch.where(batch.origin[:, 0] < 0, 0, batch.origin[:, 0])
-    return _drawn(batch.rows, same, seed, streams), epochs
-
-
-def noise(batch: ImageBatch, sample: torch.Tensor, seed: int, count: int) -> torch.Tensor:
-    """Draw float64[S, count] normal numbers for some samples of a batch, int64[S], on its device.
+def noise(batch: ImageBatch, n: int, seed: int, places: np.ndarray) -> np.ndarray:
+    """Draw float64 normal numbers for sample n of a batch, as many and of the same shape as int64 places in its image.
 
     Raises:
         ValueError: the batch does not know its rows.
     """
     if batch.rows is None:
         raise ValueError(_NO_ROWS)
-    origin = None if batch.origin is None else batch.origin[sample]
-    drawn = _uniform(batch.rows[sample], origin, wrapped(seed), _NOISE_STREAM, count)
+    origin = None if batch.origin is None else batch.origin[n : n + 1]
+    drawn = _drawn(batch.rows[n : n + 1].cpu(), None if origin is None else origin.cpu(), seed, places + _NOISE_STREAM)
     # never 0 or 1, whose normal numbers are infinite
-    return torch.special.ndtri(drawn.T * (1 - 2**-30) + 2**-31)
+    return torch.special.ndtri(drawn[..., 0] * (1 - 2**-30) + 2**-31).numpy().reshape(places.shape)
 
 
 def gammas(batch: ImageBatch, seed: int, first: int, count: int, alpha: float) -> torch.Tensor:
@@ -248,65 +218,32 @@ def gammas(batch: ImageBatch, seed: int, first: int, count: int, alpha: float) -
     return (result if alpha >= 1 else result * drawn[:, -1] ** (1 / alpha)).clamp(min=1e-300)
 
 
-def _drawn(rows: torch.Tensor, origin: torch.Tensor | None, seed: int, streams: range) -> torch.Tensor:
-    """Draw float64[len(streams), B] by `_uniform`; on the CPU by numpy, in a tenth of the time of so small operators of torch."""
+def _drawn(rows: torch.Tensor, origin: torch.Tensor | None, seed: int, streams: np.ndarray) -> torch.Tensor:
+    """Draw float64[S, B]: hash (seed, origin or epoch, stream, row) by splitmix64's finaliser, in wrapping uint64.
+
+    By numpy: operators of torch of so few numbers take ten times as long, and on a device they would have to be launched.
+    """
     if type(seed) is not int:
         seed = integer("seed", seed)
-    device = rows.device
-    if device.type != "cpu" and not torch.compiler.is_compiling():
-        here = [None if column is None else on_host(column) for column in (rows, origin)]
-        if here[0] is not None and (origin is None or here[1] is not None):
-            return sent(_drawn(here[0], here[1], seed, streams), device)
-    is_plain = type(rows) is torch.Tensor and device.type == "cpu" and rows.dtype == torch.int64
-    if not is_plain or torch.compiler.is_compiling():
-        # of a range that is not a constant of the graph torch.compile takes no len
-        return _uniform(rows, origin, wrapped(seed), streams.start, streams.stop - streams.start)
-    value, epoch = rows.numpy().view(np.uint64), current_epoch.get()
+    value, epoch = _on_host(rows).long().numpy().view(np.uint64), current_epoch.get()
     if origin is not None:
-        epoch, (of_epoch, position, of_loader) = 0, origin.numpy().view(np.uint64).T
+        epoch, (of_epoch, position, of_loader) = 0, _on_host(origin).long().numpy().view(np.uint64).T
+        # a Weyl sequence: two positions never draw alike for one row
         value = value + position * _unsigned(_A_POSITION)
         value = value + ((of_loader * _unsigned(_A_LOADER)) ^ (of_epoch * _unsigned(_AN_EPOCH)))
-    numbers = np.arange(streams.start, streams.stop, dtype=np.uint64)[:, None] * _unsigned(_A_STREAM)
+    numbers = streams.reshape(-1, 1).astype(np.uint64) * _unsigned(_A_STREAM)
     value = value + (numbers ^ _unsigned((seed * _A_SEED) ^ (epoch * _AN_EPOCH)))
     for shift, factor in _MIXING:
         value = (value ^ (value >> _unsigned(shift))) * _unsigned(factor)
     value ^= value >> _unsigned(31)
-    return torch.from_numpy((value >> _unsigned(11)) * math.ldexp(1, -53))
+    return sent(torch.from_numpy((value >> _unsigned(11)) * math.ldexp(1, -53)), rows.device)
+
+
+def _on_host(column: torch.Tensor) -> torch.Tensor:
+    """Return values on the host; waits for their device where the host does not know them."""
+    here = on_host(column)
+    return column.cpu() if here is None else here
 
 
 def _unsigned(value: int) -> np.uint64:
     return np.uint64(value & ((1 << 64) - 1))
-
-
-# An op of its own, since torch.compile must neither trace the epoch, which would become a constant of the graph, nor record
-# it in a CUDA graph, which would replay one epoch forever.
-@torch.library.custom_op(
-    "pixpack::uniform",
-    mutates_args=(),
-    schema="(Tensor rows, Tensor? origin, int seed, int first, int count) -> Tensor",
-    tags=(torch.Tag.cudagraph_unsafe,),
-)
-def _uniform(rows: torch.Tensor, origin: torch.Tensor | None, seed: int, first: int, count: int) -> torch.Tensor:
-    """Hash (seed, origin or epoch, stream, row): splitmix64's finaliser, in wrapping int64."""
-    streams = torch.arange(first, first + count, device=rows.device)[:, None] * wrapped(_A_STREAM)
-    epoch, value = current_epoch.get(), rows
-    if origin is not None:
-        epoch, position, of_loader = 0, origin[:, 1], origin[:, 2]
-        # a Weyl sequence: two positions never draw alike for one row
-        value = rows + position * wrapped(_A_POSITION)
-        value = value + ((of_loader * wrapped(_A_LOADER)) ^ (origin[:, 0] * wrapped(_AN_EPOCH)))
-    value = value + (streams ^ wrapped((seed * _A_SEED) ^ (epoch * _AN_EPOCH)))
-    for shift, factor in _MIXING:
-        value = (value ^ _shifted(value, shift)) * wrapped(factor)
-    value = value ^ _shifted(value, 31)
-    return _shifted(value, 11).double() * math.ldexp(1, -53)
-
-
-@_uniform.register_fake
-def _(rows: torch.Tensor, origin: torch.Tensor | None, seed: int, first: int, count: int) -> torch.Tensor:
-    return rows.new_empty((count, *rows.shape), dtype=torch.float64)
-
-
-def _shifted(value: torch.Tensor, count: int) -> torch.Tensor:
-    """Shift right without the sign: torch's >> on int64 keeps it."""
-    return (value >> count) & ((1 << (64 - count)) - 1)

@@ -1,7 +1,7 @@
 """Batched operations on the device that move pixels: flips and random crops.
 
 Each sample has parameters of its own, drawn from (seed, epoch, position, row). Boxes and masks in extras move with the pixels.
-The given batch is never changed. All of it may stand inside a function that torch.compile compiles to one graph.
+The given batch is never changed.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from reader.epoch import on_one_torch_thread
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import Motion, content_of, moved_content, moved_extras
 from reader.transforms.detection.view import View
+from reader.transforms.fills import Fill
+from reader.transforms.kernels.constants import tensor_on
 from reader.transforms.kernels.resample import mirrored
 from reader.transforms.padding import Padding
 from reader.transforms.random import (
-    ALTERNATING,
     CROP,
     FLIP,
-    INTERPOLATION,
     RESIZED_CROP,
     VERTICAL_FLIP,
     check_batch,
     checked_p,
     checked_size,
     draw,
-    draw_for_rows,
+    host_batch,
     on_the_host,
 )
 from reader.transforms.resize import cropped_extras, cut_at, resized_boxes
@@ -61,7 +61,7 @@ class _RandomFlip(Described):
         if isinstance(batch, RaggedBatch):
             result: RaggedBatch = self.on(View.of(self, batch)).batch()
             return result
-        check_batch(self, batch, takes_floats=True)
+        check_batch(self, batch)
         return self._flipped(batch, self.chosen(batch))
 
     def on(self, view: View) -> View:
@@ -141,54 +141,18 @@ class RandomVerticalFlip(_RandomFlip):
         return _with_labels(batch, pixels, motion, lambda masks: _with_lines_reversed(masks, is_flipped))
 
 
-class AlternatingFlip(CompiledTransform):
-    """Mirror each image left to right in every other epoch: airbench's alternating flip.
-
-    In the first epoch a half, drawn by row, is mirrored, in the next one the other half. So a model sees both sides of each image
-    in two epochs, where RandomHorizontalFlip shows half of them the same side twice. See https://arxiv.org/abs/2404.00498.
-    Batches of torch's DataLoader know no epoch: the half is drawn again in each.
-
-    Args:
-        seed: with the loader's seed, determines which half a row belongs to.
-
-    Example:
-        >>> from pixpack import MemmapDataset, MemmapLoader
-        >>> loader = MemmapLoader(MemmapDataset(store_path), 90, transform=AlternatingFlip())
-        >>> (first, _), = loader
-        >>> (second, _), = loader
-        >>> torch.equal(first, second.flip(-1))
-        True
-    """
-
-    def __init__(self, *, seed: int = 0) -> None:
-        self.seed = seed
-
-    def __call__(self, batch: ImageBatch) -> ImageBatch:
-        """Return a batch of the same shapes."""
-        check_batch(self, batch, takes_floats=True)
-        is_mirrored = self.chosen(batch)
-        return _with_mirrored_labels(batch, mirrored(batch.pixels, is_mirrored), is_mirrored)
-
-    def chosen(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
-        """Return which images a call would mirror: bool[B]."""
-        return on_the_host(self._chosen, batch)
-
-    def _chosen(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
-        half, epoch = draw_for_rows(batch, self.seed, ALTERNATING)
-        return ((half[0] < 0.5).long() + epoch) % 2 == 1
-
-
 class RandomCrop(CompiledTransform):
     """Cut size x size pixels (or (height, width)) at a random place of each image, after padding, as torchvision does.
 
     In rows with content the place is drawn inside the content and its padding. Where that is smaller than the crop, the crop
-    holds all of it, at a random place. Boxes are clipped to the crop; those without area left are dropped.
+    holds all of it, at a random place. Boxes are clipped to the crop; those without area left are dropped. Images of different
+    sizes, a RaggedBatch, become an ImageBatch; of these boxes move along, and masks are refused.
 
     Args:
         size: pixels, or (height, width).
         padding: pixels on every side, two of them for left and right, and top and bottom, or four: left, top, right, bottom.
         pad_if_needed: pad images that are smaller than size until they are not.
-        fill: level of constant padding, or one for each channel.
+        fill: level of constant padding, one for each channel, or a dict of both as torchvision takes it; masks get 255.
         padding_mode: "constant", "edge", "reflect" or "symmetric", see Pad.
         seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
@@ -207,7 +171,7 @@ class RandomCrop(CompiledTransform):
         size: int | tuple[int, int],
         padding: int | Sequence[int] | None = 0,
         pad_if_needed: bool = False,
-        fill: float | Sequence[float] = 0,
+        fill: Fill = 0,
         padding_mode: str = "constant",
         *,
         seed: int = 0,
@@ -216,7 +180,7 @@ class RandomCrop(CompiledTransform):
         self.padding = Padding(0 if padding is None else padding, fill, padding_mode)
         self.pad_if_needed, self.seed = pad_if_needed, seed
 
-    def __call__(self, batch: ImageBatch) -> ImageBatch:
+    def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch:
         """Return uint8[B, height, width, C], padding included; where rows have content, it moves, and stays the image.
 
         Raises:
@@ -224,18 +188,41 @@ class RandomCrop(CompiledTransform):
         """
         return self.mirrored(batch, None)
 
-    def mirrored(self, batch: ImageBatch, is_mirrored: torch.Tensor | None) -> ImageBatch:
+    def mirrored(self, batch: ImageBatch | RaggedBatch, is_mirrored: torch.Tensor | None) -> ImageBatch:
         """Do as a call, and mirror the crops of bool[B] left to right in the same pass over the pixels.
 
         Raises:
             ValueError: the padded images are smaller than size, or have boxes where padding repeats the image.
         """
-        check_batch(self, batch, takes_floats=True)
+        check_batch(self, batch, takes_ragged=True)
+        if isinstance(batch, RaggedBatch):
+            view = self.on(View.of(self, batch))
+            cut: ImageBatch = (
+                view if is_mirrored is None else replace(view.mirrored(is_mirrored), size=view.size)
+            ).batch()
+            return cut
         padding = self._padding_of(*batch.pixels.shape[1:3])
         top = on_the_host(lambda rows: self._corners(rows, padding)[0], batch)
         left = on_the_host(lambda rows: self._corners(rows, padding)[1], batch)
         result = cut_at(padding.applied(batch), top, left, self.height, self.width, is_mirrored)
         return result if is_mirrored is None else _with_mirrored_labels(result, result.pixels, is_mirrored)
+
+    def on(self, view: View) -> View:
+        """Cut the images of a view."""
+        if self.padding.mode != "constant":
+            raise ValueError(
+                f'padding_mode is "{self.padding.mode}", and images have sizes of their own. Take "constant" for these.'
+            )
+        down, across = draw(host_batch(view.source), self.seed, CROP)
+        tops, lefts = [], []
+        for (height, width), y, x in zip(view.sizes.tolist(), down.tolist(), across.tolist(), strict=True):
+            padding = self._padding_of(height, width)
+            height, width = padding.size_of(height, width)
+            tops.append(int(y * (height - self.height + 1)) - padding.top)
+            lefts.append(int(x * (width - self.width + 1)) - padding.left)
+        top, left = tensor_on(view.sizes.device, [tops, lefts])
+        windows = torch.stack([left, top, left + self.width, top + self.height], -1)
+        return replace(view.cut(windows, self.padding.fill), size=(self.height, self.width))
 
     def _padding_of(self, row_height: int, row_width: int) -> Padding:
         """Give the padding of rows of this size; raises ValueError where the crop does not fit."""
@@ -277,7 +264,7 @@ class RandomResizedCrop(CompiledTransform):
         size: pixels, or (height, width); a MemmapLoader's size= replaces it.
         scale: lowest and highest area of the box, as a share of the image's.
         ratio: lowest and highest width / height of the box.
-        interpolation: "bilinear", "bicubic", or "random": one of both, drawn for each image, as timm does.
+        interpolation: "bilinear" or "bicubic".
         seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
@@ -290,8 +277,6 @@ class RandomResizedCrop(CompiledTransform):
         >>> RandomResizedCrop(24)(batch).images.shape
         torch.Size([2, 3, 24, 24])
     """
-
-    # rows that nothing but its box is needed of
 
     def __init__(
         self,
@@ -310,8 +295,8 @@ class RandomResizedCrop(CompiledTransform):
             if not is_pair or not 0 < limits[0] <= limits[1] < math.inf:
                 raise ValueError(f"{name} is {limits!r}, expected two numbers above 0, the smaller one first.")
         self.interpolation = str(getattr(interpolation, "value", interpolation))
-        if self.interpolation not in ("bilinear", "bicubic", "random"):
-            raise ValueError(f'interpolation is {interpolation!r}, expected "bilinear", "bicubic" or "random".')
+        if self.interpolation not in ("bilinear", "bicubic"):
+            raise ValueError(f'interpolation is {interpolation!r}, expected "bilinear" or "bicubic".')
         self.scale, self.ratio, self.seed = scale, ratio, seed
 
     def with_size(self, size: int | tuple[int, int]) -> RandomResizedCrop:
@@ -326,7 +311,7 @@ class RandomResizedCrop(CompiledTransform):
 
     def mirrored(self, batch: ImageBatch | RaggedBatch, is_mirrored: torch.Tensor | None) -> ImageBatch:
         """Do as a call, and mirror the crops of bool[B] left to right in the same pass over the pixels."""
-        crops = Crops(self.boxes(batch), self.height, self.width, None, self.is_cubic(batch), is_mirrored)
+        crops = Crops(self.boxes(batch), self.height, self.width, None, self.interpolation == "bicubic", is_mirrored)
         pixels, extras = resized_boxes(batch, crops), cropped_extras(batch, lambda: self._motion(crops.boxes), crops)
         result: ImageBatch = replaced(batch, pixels=pixels, content=None, extras=extras)
         return result if is_mirrored is None else _with_mirrored_labels(result, pixels, is_mirrored)
@@ -335,19 +320,9 @@ class RandomResizedCrop(CompiledTransform):
         x0, y0, x1, y1 = boxes.float()[..., None].unbind(1)
         return Motion(x0, y0, self.width / (x1 - x0), self.height / (y1 - y0), self.width, self.height)
 
-    def is_cubic(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor | None:
-        """Draw which images a call would resize bicubically: bool[B], or None for none."""
-        if self.interpolation == "bilinear":
-            return None
-        if self.interpolation == "bicubic":
-            return torch.ones(len(batch), dtype=torch.bool, device=batch.pixels.device)
-        return on_the_host(lambda rows: draw(rows, self.seed, INTERPOLATION)[0] < 0.5, batch)
-
     def boxes(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
         """Draw the boxes that a call would cut: int64[B, 4] x0, y0, x1, y1 in row pixels."""
-        check_batch(self, batch, takes_ragged=True, takes_floats=True)
-        if torch.compiler.is_compiling():
-            return self._boxes(batch)
+        check_batch(self, batch, takes_ragged=True)
         with on_one_torch_thread():
             return on_the_host(self._boxes, batch)
 

@@ -56,7 +56,7 @@ class CenterCrop(CompiledTransform):
         Raises:
             ValueError: images of different sizes have masks, or it is one row.
         """
-        check_batch(self, batch, takes_ragged=True, takes_floats=True)
+        check_batch(self, batch, takes_ragged=True)
         if isinstance(batch, RaggedBatch):
             return self.on(View.of(self, batch)).batch()
         padding = self._padding(*batch.pixels.shape[1:3])
@@ -117,7 +117,7 @@ class ResizeCenterCrop(CompiledTransform):
         Raises:
             ValueError: one row instead of a batch.
         """
-        check_batch(self, batch, takes_ragged=True, takes_floats=True)
+        check_batch(self, batch, takes_ragged=True)
         boxes, grids = on_the_host(_content_boxes, batch), on_the_host(self._grids_of, batch)
         crops = Crops(boxes, self.height, self.width, grids)
         extras = cropped_extras(batch, lambda: self._motion(boxes, grids), crops)
@@ -160,7 +160,6 @@ class Resize(Described):
         size: (height, width), or pixels of the shorter side.
         interpolation: "bilinear" or "bicubic".
         max_size: limit of the longer side, pixels, where size is the shorter one; None: none.
-        antialias: average what is made smaller; None is False, as of torchvision's for tensors.
 
     Raises:
         ValueError: size is not 1 or more pixels, interpolation is neither of these, or max_size is not above size.
@@ -177,7 +176,6 @@ class Resize(Described):
         size: int | Sequence[int],
         interpolation: str = "bilinear",
         max_size: int | None = None,
-        antialias: bool | None = True,
     ) -> None:
         sides = tuple(size) if isinstance(size, Sequence) else (size,)
         if len(sides) not in (1, 2) or not all(isinstance(side, int) and side > 0 for side in sides):
@@ -189,12 +187,7 @@ class Resize(Described):
             raise ValueError(
                 f"max_size is {max_size!r} and size {size!r}, expected a longer side above the shorter one that size is."
             )
-        self.size, self.interpolation, self.max_size, self.antialias = (
-            sides,
-            str(name),
-            max_size,
-            bool(antialias),
-        )
+        self.size, self.interpolation, self.max_size = sides, str(name), max_size
 
     @property
     def keeps_sizes(self) -> bool:
@@ -207,7 +200,7 @@ class Resize(Described):
         Raises:
             ValueError: such images have masks, or it is one row.
         """
-        check_batch(self, batch, takes_ragged=True, takes_floats=True)
+        check_batch(self, batch, takes_ragged=True)
         if isinstance(batch, RaggedBatch) and (self.keeps_sizes or batch.mask_offsets is None):
             return self.on(View.of(self, batch)).batch()
         height, width = (
@@ -239,7 +232,7 @@ class Resize(Described):
         """Resize the images of a view."""
         new = [self._new_size(*size) for size in view.sizes.tolist()]
         sizes = tensor_on(view.sizes.device, new).view(-1, 2)
-        if (self.interpolation, self.antialias) == ("bilinear", True):
+        if self.interpolation == "bilinear":
             result = view.resized(sizes)
         else:
             factors, (height, width) = sizes / view.sizes, sizes[..., None].unbind(1)
@@ -266,11 +259,11 @@ class Resize(Described):
         return tensor_on(batch.pixels.device, [0, 0, height, width]).expand(len(batch), 4)
 
     def _resized(self, pixels: torch.Tensor, height: int, width: int) -> torch.Tensor:
-        """Resize uint8[B, H, W, C]: on the CPU with torch's kernels for uint8, elsewhere in float32; floats are not rounded."""
+        """Resize uint8[B, H, W, C]: on the CPU with torch's kernels for uint8, elsewhere in float32."""
         images = pixels.movedim(-1, 1)
-        is_exact = images.device.type == "cpu" or images.is_floating_point()
+        is_exact = images.device.type == "cpu"
         result = torch.nn.functional.interpolate(
-            images if is_exact else images.float(), (height, width), mode=self.interpolation, antialias=self.antialias
+            images if is_exact else images.float(), (height, width), mode=self.interpolation, antialias=True
         )
         if not is_exact:
             result = result.round().clamp(0, 255).to(torch.uint8)
@@ -300,10 +293,7 @@ def cut_at(
 
 
 def resized_boxes(batch: ImageBatch | RaggedBatch, crops: Crops) -> torch.Tensor:
-    """Resize a box of each image to uint8[B, height, width, C], see `resample.resized`.
-
-    Where a loader reads levels, from the smallest one of which the box, rounded to its pixels, has as many as it is resized to.
-    """
+    """Resize a box of each image to uint8[B, height, width, C], see `resample.resized`."""
     return resized_images(batch, crops) if isinstance(batch, RaggedBatch) else resized(batch.pixels, crops)
 
 

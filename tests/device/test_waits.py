@@ -15,7 +15,6 @@ from reader.epoch import stamped
 from reader.transforms.kernels.constants import tensor_on
 
 LAUNCHING: dict[str, Callable[[], Any]] = {
-    "AlternatingFlip": transforms.AlternatingFlip,
     "ResizeCenterCrop": lambda: transforms.ResizeCenterCrop(48),
     "ColorJitter": lambda: transforms.ColorJitter(0.4, 0.4, 0.4, 0.1),
     "CutMix": lambda: transforms.CutMix(num_classes=10),
@@ -38,7 +37,6 @@ LAUNCHING: dict[str, Callable[[], Any]] = {
     "Resize": lambda: transforms.Resize((48, 48)),
 }
 WAITING: dict[str, Callable[[], Any]] = {
-    "AutoAugment": transforms.AutoAugment,
     "RandAugment": transforms.RandAugment,
     "RandomApply": lambda: transforms.RandomApply([transforms.RandomGrayscale(1.0)]),
     "TrivialAugmentWide": transforms.TrivialAugmentWide,

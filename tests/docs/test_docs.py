@@ -29,7 +29,7 @@ MODULES = sorted(
     for package in (packer, pixpack, reader)
     for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     # compiled, or in need of a GPU
-    if not found.name.endswith(("__main__", "._native", ".triton_crops"))
+    if not found.name.endswith(("__main__", "._native"))
 )
 
 

@@ -15,7 +15,7 @@ from conftest import torchvision_or_skip
 from torch.utils.data import DataLoader, random_split
 
 from packer import pack
-from reader import MemmapDataset, MemmapLoader, PerSample, concat
+from reader import MemmapDataset, MemmapLoader, concat
 from reader.loading.sample_transform import transform_of_batches
 from reader.transforms import CutMix
 
@@ -58,8 +58,6 @@ def test_what_is_drawn_depends_on_seed_epoch_and_position_alone(shared_store: Pa
     resumed = MemmapLoader(train, 16, shuffle=True, seed=3)
     resumed.load_state_dict(loader.state_dict() | {"epoch": 1, "position": 32})
     assert torch.equal(epoch_of(resumed), second[32:])
-    with_per_sample = MemmapLoader(MemmapDataset(shared_store), 16, shuffle=True, seed=3, transform=PerSample(shifted))
-    assert torch.equal(epoch_of(with_per_sample), first)
 
 
 def test_a_data_loader_of_its_batch_sampler_gives_its_batches(shared_store: Path) -> None:

@@ -20,7 +20,7 @@ from reader import (
     compiled,
     system,
 )
-from reader.transforms import CutMix, MixUp, MultiCrop, PerSample, RandomApply, RandomErasing, torchvision_train
+from reader.transforms import CutMix, MixUp, MultiCrop, RandAugment, RandomApply, RandomErasing
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def epoch(train: MemmapDataset, transform: Any, **options: Any) -> list[Any]:
     "transform",
     [
         RandomResizedCrop(24),
-        torchvision_train(24, auto_augment_policy="ra", random_erase_prob=0.5),
+        Compose([RandomResizedCrop(24), RandomHorizontalFlip(), RandAugment(), RandomErasing(0.5)]),
         Compose([RandomResizedCrop(24), Compose([RandomHorizontalFlip(), MixUp(num_classes=3)]), RandomErasing(1)]),
         Compose([RandomApply([CutMix(num_classes=3)]), lambda batch: batch, RandomResizedCrop(24)]),
         MultiCrop(2, 1, global_size=24, local_size=8),
@@ -115,10 +115,8 @@ def test_threads_default_to_the_cpus_that_are_ours(train: MemmapDataset, monkeyp
     monkeypatch.setattr(system.os, "sched_getaffinity", lambda _: range(8))
     monkeypatch.setattr(system, "_cgroup_cpus", lambda: 5.5)
     assert MemmapLoader(train, 8).threads == 6
-    assert MemmapLoader(train, 8, transform=PerSample(torch.clone)).num_workers == 6
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert MemmapLoader(train, 8, rank=1, world_size=4).threads == 1
-    assert MemmapLoader(train, 8, rank=1, world_size=4, transform=PerSample(torch.clone)).num_workers == 1
     assert MemmapLoader(train, 8, threads=3).threads == 3
 
 

@@ -17,8 +17,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, WeightedRandomSampler
 
-from reader import MemmapDataset, MemmapLoader, PerSample
-from reader.transforms import Compose, RandomHorizontalFlip
+from reader import MemmapDataset, MemmapLoader
 
 
 class Noisy:
@@ -85,16 +84,6 @@ def test_workers_follow_a_sampler_that_draws(shared_store: Path) -> None:
         found.append(torch.cat([epoch_of(loader), epoch_of(loader)]))
         assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(*found)
-
-
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_workers_of_each_start_method_give_the_same(shared_store: Path, method: str) -> None:
-    chain = Compose([RandomHorizontalFlip(), PerSample(Noisy())])
-    expected = epoch_of(MemmapLoader(MemmapDataset(shared_store), 16, transform=chain, num_workers=0))
-    loader = MemmapLoader(
-        MemmapDataset(shared_store), 16, transform=chain, num_workers=1, multiprocessing_context=method
-    )
-    assert torch.equal(epoch_of(loader), expected)
 
 
 def test_what_cannot_be_sent_to_a_worker_runs_here_and_says_so(
@@ -266,18 +255,6 @@ class Own:
 
     def __call__(self, image: torch.Tensor) -> torch.Tensor:
         return image.float() + self.generator.random()
-
-
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_a_generator_of_its_own_keeps_a_transform_here(
-    shared_store: Path, caplog: pytest.LogCaptureFixture, wrapped: bool
-) -> None:
-    own = Own()
-    train = MemmapDataset(shared_store, transform=(lambda image: own(image)) if wrapped else own)
-    loader = MemmapLoader(train, 8, num_workers=2)
-    first, second = epoch_of(loader), epoch_of(loader)
-    assert not torch.equal(first, second)
-    assert caplog.text.count("it holds a generator of its own, whose numbers each worker and epoch would repeat") == 1
 
 
 def test_closing_ends_a_worker_that_never_answers(shared_store: Path) -> None:

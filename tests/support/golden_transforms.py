@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -140,26 +139,6 @@ BY_TORCH = ("rgb", "gray", "rgba", "masks", "own sizes", "own boxes", LARGE)
 # -- transforms
 
 
-def turned(image: Any) -> Any:
-    """Flip an image."""
-    return image.flip(-1)
-
-
-def noisy(image: Any) -> Any:
-    """Add what torch's generator draws."""
-    return image + torch.randint(0, 9, image.shape, dtype=torch.uint8)
-
-
-def noisy_by_others(image: Any) -> Any:
-    """Add what the generators of Python and numpy draw."""
-    return image + int(random.random() * 9) + int(np.random.randint(0, 9))
-
-
-def halved(image: Any) -> Any:
-    """Make floats of an image of each size alike."""
-    return image[:, :16, :14] / 2
-
-
 def of_batches(batch: Any) -> Any:
     """Change a batch, as a function of the user's does."""
     from reader import ImageBatch
@@ -179,15 +158,7 @@ def cases() -> dict[str, Make]:
     def fill(c: int) -> list[int]:
         return [200, 100, 50, 255][:c]
 
-    # the least overlaps of RandomIoUCrop
-    options = (1.0, 0.3)
     return {
-        "AlternatingFlip": lambda s, c: r.AlternatingFlip(seed=s),
-        "AugMix": lambda s, c: r.AugMix(seed=s),
-        "AugMix 8": lambda s, c: r.AugMix(8, 2, 2, 0.5, all_ops=False, interpolation="nearest", fill=fill(c), seed=s),
-        "AutoAugment": lambda s, c: r.AutoAugment(seed=s),
-        "AutoAugment cifar10": lambda s, c: r.AutoAugment("cifar10", "bilinear", fill(c), seed=s),
-        "AutoAugment svhn": lambda s, c: r.AutoAugment("svhn", seed=s),
         "CenterCrop": lambda s, c: r.CenterCrop((12, 9)),
         "CenterCrop larger": lambda s, c: r.CenterCrop((31, 9)),
         "ColorJitter": lambda s, c: r.ColorJitter(0.4, 0.4, 0.4, 0.1, seed=s),
@@ -220,10 +191,6 @@ def cases() -> dict[str, Make]:
         "Normalize of batches": lambda s, c: r.Normalize(mean(c), mean(c)),
         "Pad": lambda s, c: r.Pad((1, 2, 3, 4), fill(c)),
         "Pad reflect": lambda s, c: r.Pad(3, padding_mode="reflect"),
-        "PerSample": lambda s, c: r.PerSample(turned, seed=s),
-        "PerSample floats": lambda s, c: r.PerSample(halved, seed=s),
-        "PerSample noisy": lambda s, c: r.PerSample(noisy, seed=s),
-        "PerSample noisy by others": lambda s, c: r.PerSample(noisy_by_others, seed=s),
         "RandAugment": lambda s, c: r.RandAugment(seed=s),
         "RandAugment 4": lambda s, c: r.RandAugment(4, 15, 31, "bilinear", fill(c), seed=s),
         "RandomAdjustSharpness": lambda s, c: r.RandomAdjustSharpness(2.5, seed=s),
@@ -244,26 +211,19 @@ def cases() -> dict[str, Make]:
         "RandomGrayscale": lambda s, c: r.RandomGrayscale(0.5, seed=s),
         "RandomHorizontalFlip": lambda s, c: r.RandomHorizontalFlip(seed=s),
         "RandomInvert": lambda s, c: r.RandomInvert(seed=s),
-        "RandomIoUCrop": lambda s, c: r.RandomIoUCrop(seed=s),
-        "RandomIoUCrop options": lambda s, c: r.RandomIoUCrop(0.5, 0.9, 0.8, 1.5, options, 12, seed=s),
-        "RandomOrder": lambda s, c: r.RandomOrder([r.RandomPosterize(3, 1), r.RandomInvert(1), r.Pad(1)], seed=s),
-        "RandomPhotometricDistort": lambda s, c: r.RandomPhotometricDistort(p=0.8, seed=s),
         "RandomPosterize": lambda s, c: r.RandomPosterize(3, seed=s),
         "RandomResizedCrop": lambda s, c: r.RandomResizedCrop(16, seed=s),
         "RandomResizedCrop bicubic": lambda s, c: r.RandomResizedCrop((9, 30), (0.3, 0.8), (0.5, 2), "bicubic", seed=s),
-        "RandomResizedCrop either": lambda s, c: r.RandomResizedCrop(12, interpolation="random", seed=s),
         "RandomRotation": lambda s, c: r.RandomRotation(45, fill=fill(c), seed=s),
         "RandomRotation bilinear": lambda s, c: r.RandomRotation((10, 80), "bilinear", center=(5, 9), seed=s),
         "RandomShortestSize": lambda s, c: r.RandomShortestSize([13, 19, 33], 40, seed=s),
         "RandomSolarize": lambda s, c: r.RandomSolarize(99.5, seed=s),
         "RandomVerticalFlip": lambda s, c: r.RandomVerticalFlip(seed=s),
-        "RandomZoomOut": lambda s, c: r.RandomZoomOut(fill(c), (1.2, 2.5), 0.7, seed=s),
         "Resize": lambda s, c: r.Resize((11, 33)),
         "Resize bicubic": lambda s, c: r.Resize((30, 13), "bicubic"),
         "Resize side": lambda s, c: r.Resize(16),
         "ResizeCenterCrop": lambda s, c: r.ResizeCenterCrop((12, 9)),
         "ResizeCenterCrop fraction": lambda s, c: r.ResizeCenterCrop(14, 0.875),
-        "SanitizeBoundingBoxes": lambda s, c: r.SanitizeBoundingBoxes(7, 75),
         "ScaleJitter": lambda s, c: r.ScaleJitter((30, 26), seed=s),
         "TimmRandAugment": lambda s, c: r.TimmRandAugment(seed=s),
         "TimmRandAugment 5": lambda s, c: r.TimmRandAugment("rand-m6-n3-mstd1-inc0-p0.7", "nearest", fill(c), seed=s),
@@ -271,17 +231,6 @@ def cases() -> dict[str, Make]:
         "ToDetection labels": lambda s, c: r.ToDetection([5, 3]),
         "TrivialAugmentWide": lambda s, c: r.TrivialAugmentWide(seed=s),
         "TrivialAugmentWide bilinear": lambda s, c: r.TrivialAugmentWide(9, "bilinear", fill(c), seed=s),
-        "timm_train": lambda s, c: r.timm_train(16, seed=s),
-        "timm_train strong": lambda s, c: r.timm_train(
-            14, (0.3, 1), (0.8, 1.2), 0.3, (0.3, 0.2, 0.1), "rand-m9-mstd0.5", 0.5, seed=s
-        ),
-        "torchvision_eval": lambda s, c: r.torchvision_eval(14, 16),
-        "torchvision_train": lambda s, c: r.torchvision_train(16, seed=s),
-        "torchvision_train augmix": lambda s, c: r.torchvision_train(
-            12, 0.2, "augmix", augmix_severity=2, random_erase_prob=0.6, seed=s
-        ),
-        "torchvision_train ra": lambda s, c: r.torchvision_train(16, 0.5, "ra", 12, seed=s),
-        "torchvision_train ta_wide": lambda s, c: r.torchvision_train(16, 0.5, "ta_wide", seed=s),
         "a function of batches": lambda s, c: of_batches,
         "none": lambda s, c: None,
     }
@@ -292,7 +241,7 @@ def converted_cases() -> dict[str, Make]:
     import pytest
     from conftest import torchvision_or_skip
 
-    from reader import PerSample, from_torchvision
+    from reader import from_torchvision
 
     try:
         v2 = torchvision_or_skip().transforms.v2
@@ -301,21 +250,20 @@ def converted_cases() -> dict[str, Make]:
     recipe = [v2.RandomResizedCrop(16, (0.2, 0.9), (0.6, 1.5)), v2.RandomHorizontalFlip(0.4), v2.ColorJitter(0.2, 0.3)]
     floats = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.4] * 3, [0.2, 0.3, 0.4])]
     given = [
-        *(v2.AugMix(2, 2, 3, 0.7), v2.AutoAugment(), v2.CenterCrop((12, 9)), v2.ColorJitter(0.2, (0.7, 1.1), 0.4, 0.1)),
+        *(v2.CenterCrop((12, 9)), v2.ColorJitter(0.2, (0.7, 1.1), 0.4, 0.1)),
         *(v2.Compose([*recipe, *floats]), v2.GaussianBlur(5, (0.3, 1.2)), v2.Grayscale(3), v2.Pad((1, 2, 3, 4), 9)),
         *(v2.RandAugment(3, 7), v2.RandomAdjustSharpness(1.7, 0.6), v2.RandomAffine(20, (0.1, 0.2), (0.8, 1.1), 6)),
-        *(v2.RandomApply(recipe[2:], 0.6), v2.RandomAutocontrast(0.7), v2.RandomChoice(recipe[1:], [0.2, 0.8])),
+        *(v2.RandomApply(recipe[2:], 0.6), v2.RandomAutocontrast(0.7)),
         *(v2.RandomCrop(20, 3, padding_mode="reflect"), v2.RandomEqualize(0.7), v2.RandomErasing(0.8, (0.1, 0.3))),
-        *(v2.RandomGrayscale(0.6), v2.RandomHorizontalFlip(0.3), v2.RandomInvert(0.6), v2.RandomIoUCrop(0.4, 0.9)),
-        *(v2.RandomPhotometricDistort(p=0.7), v2.RandomPosterize(3, 0.7), v2.RandomResizedCrop((9, 12), (0.3, 0.8))),
+        *(v2.RandomGrayscale(0.6), v2.RandomHorizontalFlip(0.3), v2.RandomInvert(0.6)),
+        *(v2.RandomPosterize(3, 0.7), v2.RandomResizedCrop((9, 12), (0.3, 0.8))),
         *(v2.RandomRotation((10, 50)), v2.RandomShortestSize([13, 17], 30), v2.RandomSolarize(90, 0.6)),
-        *(v2.RandomZoomOut(5, (1.1, 2.0), 0.6), v2.Resize((13, 15)), v2.SanitizeBoundingBoxes(7, 75)),
+        v2.Resize((13, 15)),
         *(v2.ScaleJitter((30, 26), (0.5, 1.5)), v2.TrivialAugmentWide(9), v2.RandomVerticalFlip(0.5)),
     ]
     found: dict[str, Make] = {
         f"from_torchvision {type(each).__name__}": lambda s, c, each=each: from_torchvision(each) for each in given
     }
-    found["PerSample of torchvision"] = lambda s, c: PerSample(v2.RandomAffine(20, (0.1, 0.2)), seed=s)
     return found
 
 

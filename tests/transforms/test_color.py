@@ -45,7 +45,7 @@ def test_normalize_is_exact_up_to_the_rounding_of_its_type(device: str, dtype: t
 
 def test_images_of_different_sizes_are_refused_with_what_makes_them_one() -> None:
     images = [torch.zeros(3, side, side, dtype=torch.uint8) for side in (4, 5)]
-    with pytest.raises(TypeError, match=r"come as a list. Give the loader a transform .* such as RandomResizedCrop"):
+    with pytest.raises(TypeError, match=r"was given a list. Give the loader a transform .* such as RandomResizedCrop"):
         Normalize(MEAN, STD)(images)  # type: ignore[arg-type]
 
 

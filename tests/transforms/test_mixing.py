@@ -10,8 +10,7 @@ from augmenting import assert_same_distribution, many, pictures, v2
 from conftest import Tune, devices
 from tensordict import TensorDict
 
-from reader import Normalize
-from reader.transforms import Compose, CutMix, MixUp, RandomChoice, RandomErasing
+from reader.transforms import CutMix, MixUp, RandomChoice, RandomErasing
 
 
 @pytest.mark.parametrize("device", devices())
@@ -173,15 +172,3 @@ def test_mixing_is_refused_where_it_has_no_meaning() -> None:
     batch.extras = TensorDict({"masks": torch.zeros(4, 24, 20, dtype=torch.uint8)}, batch_size=[4])
     with pytest.raises(ValueError, match="CutMix mixes images and classes: it takes no rows with boxes or masks"):
         CutMix(num_classes=4)(batch)
-
-
-def test_erasing_behind_normalize_leaves_the_given_batch_and_gives_what_it_gives_alone() -> None:
-    batch = pictures(12)
-    before, normalize, erase = batch.pixels.clone(), Normalize([0.5] * 3, [0.2] * 3), RandomErasing(0.8)
-    made = Compose([normalize, erase])(batch).pixels
-    assert torch.equal(batch.pixels, before)
-    floats = Compose([normalize])(batch)
-    copied = floats.pixels.clone()
-    assert torch.equal(made, erase(floats).pixels)
-    assert torch.equal(floats.pixels, copied)
-    assert not torch.equal(made, copied)

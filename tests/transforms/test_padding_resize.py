@@ -1,4 +1,4 @@
-"""Pad, RandomCrop with padding that repeats the image, Resize, RandomVerticalFlip, AlternatingFlip: as their authors do."""
+"""Pad, RandomCrop with padding that repeats the image, Resize, RandomVerticalFlip: as their authors do."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from conftest import torchvision_or_skip
 from tensordict import TensorDict
 
 from packer import pack
-from reader import ImageBatch, MemmapDataset, MemmapLoader
-from reader.epoch import in_epoch, stamped
-from reader.transforms import AlternatingFlip, Pad, RandomCrop, RandomVerticalFlip, Resize
+from reader import ImageBatch, MemmapDataset
+from reader.transforms import Pad, RandomCrop, RandomVerticalFlip, Resize
 from reader.transforms.random import CROP, draw
 
 
@@ -74,7 +73,7 @@ def test_boxes_move_with_padding_and_are_refused_where_it_mirrors_them() -> None
     batch.content = torch.tensor([0, 0, 24, 20], dtype=torch.int32).repeat(2, 1)
     made = Pad((3, 5), 9)(batch)
     assert made.extras["boxes"][0, 0].tolist() == [4, 7, 7, 11]
-    assert made.extras["masks"].sum() == masks.sum()
+    assert (made.extras["masks"] == 1).sum() == masks.sum()
     assert made.content[0].tolist() == [5, 3, 29, 23]
     with pytest.raises(ValueError, match='padding_mode "reflect" repeats what boxes hold'):
         Pad(2, padding_mode="reflect")(batch)
@@ -82,12 +81,11 @@ def test_boxes_move_with_padding_and_are_refused_where_it_mirrors_them() -> None
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("size", [(40, 13), (9, 50), 12, 31])
-@pytest.mark.parametrize("antialias", [True, False])
-def test_resized_images_are_torchvisions(interpolation: str, size: Any, antialias: bool) -> None:
+def test_resized_images_are_torchvisions(interpolation: str, size: Any) -> None:
     batch = pictures(20, size=(24, 30))
     mode = v2().InterpolationMode(interpolation)
-    expected = v2().Resize(size, mode, antialias=antialias)(batch.images)
-    made = Resize(size, interpolation, antialias=antialias)(batch)
+    expected = v2().Resize(size, mode)(batch.images)
+    made = Resize(size, interpolation)(batch)
     assert difference(made.images, expected) == 0
 
 
@@ -137,32 +135,11 @@ def test_images_of_many_sizes_become_one(images: Path, tmp_path: Path) -> None:
             assert torch.equal(image, v2().functional.resize(source, [20], mode))
 
 
-def test_each_image_is_mirrored_in_every_other_epoch(shared_store: Path) -> None:
-    flip, dataset = AlternatingFlip(seed=4), MemmapDataset(shared_store)
-    loader = MemmapLoader(dataset, 16, shuffle=True, transform=flip, as_tuple=False)
-    epochs = []
-    for _ in range(4):
-        batches = list(loader)
-        order = torch.cat([batch.rows for batch in batches]).argsort()
-        epochs.append(torch.cat([batch.images for batch in batches])[order])
-    is_flipped = [(epoch != dataset[:][0]).flatten(1).any(1) for epoch in epochs]
-    assert 25 < is_flipped[0].sum() < 65
-    assert torch.equal(is_flipped[1], ~is_flipped[0])
-    assert torch.equal(is_flipped[2], is_flipped[0])
-    assert torch.equal(is_flipped[3], is_flipped[1])
-    with in_epoch(1):
-        made = flip(pictures(40))
-    assert not torch.equal(made.pixels, flip(pictures(40)).pixels)
-    # a batch of torch's DataLoader knows no epoch
-    assert flip(stamped(pictures(4), seed=3)).pixels.shape == (4, 24, 20, 3)
-
-
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
         (lambda: Pad(-1), "padding is -1, expected 0 or more pixels"),
         (lambda: Pad(2.0), "padding is 2.0, expected an integer"),  # type: ignore[arg-type]
-        (lambda: Pad(2, None), "fill is None, expected a number"),  # type: ignore[arg-type]
         (lambda: Pad((1, 2, 3)), "padding is .* one number, two or four"),
         (lambda: Pad(1, padding_mode="wrap"), "padding_mode is 'wrap', expected one of constant"),
         (lambda: Pad(24, padding_mode="reflect")(pictures(1)), "mirror more than the 20 that there are"),

@@ -10,7 +10,7 @@ import torch
 from augmenting import assert_same_distribution, difference, many, pictures, v2
 from conftest import Tune, devices
 
-from reader import ColorJitter, ImageBatch, RandomApply, RandomChoice
+from reader import ColorJitter, ImageBatch, RandomApply, RandomChoice, compiled
 from reader.transforms import (
     GaussianBlur,
     Grayscale,
@@ -238,11 +238,12 @@ def test_hue_alone_in_a_jitter_is_torchvisions() -> None:
 
 @pytest.mark.parametrize("given", [(0.4, 0.4, 0.4, 0.1), (0, 0, 0, 0.2), (0, 0.5, 0, 0)])
 def test_jitter_of_a_device_is_that_of_the_cpu(given: Any) -> None:
-    """Elsewhere all images are jittered at once, without asking for their orders."""
+    """Elsewhere torch's kernels make the steps of all images that have one kind at once."""
     batch, jitter = pictures(40), ColorJitter(*given)
-    factors, orders = jitter.drawn(batch)
-    made = jitter._in_any_order(batch.images, factors.T, orders)
-    assert torch.equal(made, jitter(batch).images)
+    made = jitter(batch)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled, "_function", lambda: None)
+        assert difference(jitter(batch).images, made.images) <= 1
 
 
 @pytest.mark.parametrize("given", [0.6, -0.1, (0.2, 0.1), (-0.6, 0)])

@@ -11,9 +11,9 @@ import torch
 from augmenting import assert_same_distribution, difference, many, pictures, v2
 from PIL import Image
 
-from reader.transforms import TimmRandAugment, timm_train
-from reader.transforms.policy_steps import OPERATIONS, applied
-from reader.transforms.recipes import _NAMES
+from reader.transforms import TimmRandAugment
+from reader.transforms.policies import _TIMM as _NAMES
+from reader.transforms.policies import OPERATIONS
 
 # By timm's formulas, of rows of 200 x 100: of m9 and inc1, and of m5 without.
 STRENGTHS = [
@@ -95,8 +95,7 @@ def test_each_operation_gives_nearly_timms_pixels(config: str) -> None:
         if name.startswith("Translate"):  # Pillow takes from where a pixel comes
             arguments = tuple(-value for value in arguments)
         expected = [op.aug_fn(Image.fromarray(p.numpy()), *arguments, **op.kwargs) for p in batch.pixels]
-        images = batch.images.clone(memory_format=torch.contiguous_format)
-        applied(batch, images, torch.full((3,), OPERATIONS.index(_NAMES[number])), magnitude, "bilinear", ours.fill)
+        images = ours.applied(batch, [(torch.full((3,), OPERATIONS.index(_NAMES[number])), magnitude)]).images
         apart = (
             images.int() - torch.stack([torch.from_numpy(np.array(e)) for e in expected]).movedim(-1, 1).int()
         ).abs()
@@ -112,10 +111,8 @@ def _positive(level_fn: Any, level: float, hparams: Any) -> tuple[float, ...]:
 
 def test_solarize_add_makes_the_dark_lighter() -> None:
     batch = pictures(2, size=(8, 8))
-    images = batch.images.clone(memory_format=torch.contiguous_format)
-    applied(
-        batch, images, torch.full((2,), OPERATIONS.index("SolarizeAdd")), torch.tensor([0.0, 110.0]), "nearest", None
-    )
+    step = torch.full((2,), OPERATIONS.index("SolarizeAdd")), torch.tensor([0.0, 110.0])
+    images = TimmRandAugment(fill=None).applied(batch, [step]).images
     levels = batch.images.int()
     assert difference(images[0], batch.images[0]) == 0
     assert torch.equal(images[1].int(), torch.where(levels[1] < 128, levels[1] + 110, levels[1]))
@@ -126,7 +123,7 @@ def test_a_text_that_is_none_of_these_is_refused(config: str) -> None:
     with pytest.raises(
         ValueError, match=r"config_str is .*, expected rand and sections of m, n, p, mstd, mmax and inc"
     ):
-        timm_train(auto_augment=config)
+        TimmRandAugment(config)
 
 
 @pytest.mark.parametrize("config", ["rand-m15-mmax15-inc1", "rand-m30-mmax30", "rand-m9-mstd3-mmax20-inc1"])

@@ -118,7 +118,7 @@ def test_a_loaders_transform_of_torchvision_is_refused_with_what_to_write(
     flip = torchvision.transforms.v2.RandomHorizontalFlip(1)
     with pytest.raises(TypeError, match=SENTENCE):
         MemmapLoader(train, 4, transform=flip)
-    with pytest.raises(TypeError, match=r"MixUp of torchvision mixes .* Take pixpack\.transforms\.MixUp"):
+    with pytest.raises(TypeError, match=SENTENCE):
         MemmapLoader(train, 4, transform=torchvision.transforms.v2.MixUp(num_classes=3))
     for prefetch in (0, 2):
         with pytest.raises(TypeError, match=SENTENCE):

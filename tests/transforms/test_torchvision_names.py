@@ -19,7 +19,7 @@ import torch
 from augmenting import v2
 
 from reader import ImageBatch, RaggedBatch, transforms
-from reader.transforms.policy_steps import OPERATIONS
+from reader.transforms.policies import OPERATIONS
 
 # (name, arguments): made alike with both
 Case = tuple[str, tuple[Any, ...], dict[str, Any]]
@@ -55,38 +55,22 @@ CASES: list[Case] = [
     ("RandomEqualize", (1,), {}),
     ("RandomAutocontrast", (1,), {}),
     ("RandomAdjustSharpness", (1.8, 1), {}),
-    ("RandomPhotometricDistort", (), {"p": 1}),
-    ("RandomZoomOut", (5, (1.3, 1.3)), {"p": 1}),
     ("ScaleJitter", ((31, 27), (0.7, 0.7)), {}),
     ("RandomShortestSize", (15, 24), {}),
     ("RandAugment", (2, 5), {}),
     ("TrivialAugmentWide", (), {}),
-    ("AutoAugment", (), {}),
-    ("AugMix", (2,), {}),
-    ("ToImage", (), {}),
-    ("PILToTensor", (), {}),
-    ("ToPureTensor", (), {}),
-    ("ToDtype", (torch.float32, True), {}),
-    ("ConvertImageDtype", (torch.float32,), {}),
     ("Normalize", (MEAN, STD), {}),
     ("Compose", ([("RandomInvert", (1,), {}), ("CenterCrop", (19,), {})],), {}),
     ("RandomApply", ([("RandomInvert", (1,), {}), ("RandomPosterize", (4, 1), {})], 1), {}),
     ("RandomChoice", ([("RandomSolarize", (120, 1), {})],), {}),
-    # which of them comes first changes nothing
-    ("RandomOrder", ([("RandomInvert", (1,), {}), ("RandomVerticalFlip", (1,), {})],), {}),
 ]
 # what stands behind these ours refuses, but for what it does before them
-FLOATS = {"ToDtype", "ConvertImageDtype", "Normalize"}
-# Compared where they belong: what mixes a batch, what has only boxes, what needs them to draw, and what takes no tensors there.
+FLOATS = {"Normalize"}
+# Compared where they belong: what mixes a batch.
 ELSEWHERE = {
     "CutMix",
     "MixUp",
-    "ClampBoundingBoxes",
-    "ConvertBoundingBoxFormat",
-    "SanitizeBoundingBoxes",
-    "RandomIoUCrop",
 }
-ELSEWHERE |= {"ToTensor"}
 # What ours refuses and torchvision does not.
 REFUSALS = re.compile(
     "takes uint8 pixels, and|the images have sizes of their own|TrivialAugmentWide takes 1 or 3 channels"
@@ -163,12 +147,6 @@ def drawn_rectangle(ours: Any, theirs: Any, row: int, image: torch.Tensor) -> di
     return {"i": int(y.min()), "j": int(x.min()), "v": torch.tensor([level])[:, None, None], **size}
 
 
-def drawn_place(ours: Any, theirs: Any, row: int, image: torch.Tensor) -> dict[str, Any]:
-    height, width = image.shape[-2:]
-    top, left, found = corner(ours, row, height, width)
-    return {"padding": [left, top, found.shape[1] - left - width, found.shape[0] - top - height]}
-
-
 def drawn_colors(ours: Any, theirs: Any, row: int, image: torch.Tensor) -> dict[str, Any]:
     factors, order = ours.drawn(one(row, image.movedim(0, -1)))
     names = ("brightness", "contrast", "saturation", "hue")
@@ -176,16 +154,6 @@ def drawn_colors(ours: Any, theirs: Any, row: int, image: torch.Tensor) -> dict[
     given = {f"{name}_factor": float(f) for name, f in zip(names, factors, strict=True)}
     given |= {f"{name}_factor": None for name, limit in zip(names, limits, strict=True) if limit is None}
     return {"fn_idx": order[0], **given}
-
-
-def drawn_distortion(ours: Any, theirs: Any, row: int, image: torch.Tensor) -> dict[str, Any]:
-    is_done, factors, order = ours.drawn(one(row, image.movedim(0, -1)))
-    names = ("brightness", "contrast", "saturation", "hue")
-    given = {f"{name}_factor": float(f) for name, f in zip(names, factors[0], strict=False)}
-    return given | {
-        "contrast_before": bool(is_done[0, 1]),
-        "channel_permutation": order[0] if len(image) == 3 else None,
-    }
 
 
 def of_policy(theirs: Any, image: torch.Tensor, drawn: Any) -> torch.Tensor:
@@ -200,9 +168,7 @@ DRAWN: dict[str, Callable[..., dict[str, Any]]] = {
     "RandomCrop": drawn_crop,
     "RandomResizedCrop": drawn_box,
     "RandomErasing": drawn_rectangle,
-    "RandomZoomOut": drawn_place,
     "ColorJitter": drawn_colors,
-    "RandomPhotometricDistort": drawn_distortion,
 }
 
 
@@ -211,15 +177,10 @@ def by_torchvision(case: Case, ours: Any, row: int, image: torch.Tensor) -> torc
     name, theirs = case[0], made(v2(), case)
     if name in DRAWN:
         return theirs.transform(image, DRAWN[name](ours, theirs, row, image))
-    if name in ("RandAugment", "TrivialAugmentWide", "AutoAugment"):
+    if name in ("RandAugment", "TrivialAugmentWide"):
         return of_policy(theirs, image, ours.drawn(one(row, image.movedim(0, -1))))
-    if name == "AugMix":
-        batch = one(row, image.movedim(0, -1))
-        weights = ours.weights(batch)[0]
-        mix = weights[0] * image
-        for weight, drawn in zip(weights[1:], ours.drawn(batch), strict=True):
-            mix += weight * of_policy(theirs, image, drawn)
-        return mix.to(torch.uint8)
+    if name == "Normalize":
+        image = v2().functional.to_dtype(image, torch.float32, scale=True)
     found: torch.Tensor = theirs(image)
     return found
 

@@ -80,10 +80,10 @@ def make_batch(
 
 
 def one_painted(box: list[int]) -> ImageBatch:
-    """Make 16 rows of one image that is black but for a white box, with that box and its mask."""
+    """Make 16 rows of one image that is black but for a light box, with that box and its mask."""
     x0, y0, x1, y1 = box
     masks = torch.zeros(16, HEIGHT, WIDTH, dtype=torch.uint8)
-    masks[:, y0:y1, x0:x1] = 255
+    masks[:, y0:y1, x0:x1] = 200
     count, boxes = torch.ones(16, dtype=torch.int32), torch.tensor(box).float().expand(16, 1, 4)
     extras = TensorDict({"boxes": boxes, "box_count": count, "masks": masks}, batch_size=[16])
     pixels, rows = masks[..., None].expand(-1, -1, -1, 3).contiguous(), torch.arange(16)
@@ -186,8 +186,10 @@ def test_the_given_batch_is_not_changed(transform: Any) -> None:
 )
 def test_a_box_painted_into_the_pixels_is_where_the_box_went(transform: Any, x: Any, y: Any) -> None:
     moved = transform(one_painted([x[0], y[0], x[1], y[1]]))
-    assert torch.equal(moved.pixels[..., 0], moved.extras["masks"])
-    for mask, box, count in zip(moved.extras["masks"], moved.extras["boxes"], moved.extras["box_count"], strict=True):
+    # beyond the image a mask is no class
+    masks = moved.extras["masks"].where(moved.extras["masks"] != 255, 0)
+    assert torch.equal(moved.pixels[..., 0], masks)
+    for mask, box, count in zip(masks, moved.extras["boxes"], moved.extras["box_count"], strict=True):
         painted = mask.nonzero()
         assert count == (len(painted) > 0)
         (y0, x0), (y1, x1) = (painted.amin(0), painted.amax(0) + 1) if count else ((0, 0), (0, 0))
@@ -207,9 +209,9 @@ def test_a_resized_box_holds_the_centers_of_its_mask(x: Any, y: Any, size: tuple
         x0, y0, x1, y1 = boxes[0]
         inside = torch.minimum(torch.minimum(x - x0, x1 - x), torch.minimum(y - y0, y1 - y))
         # float32 boxes: a centre on the very edge may fall on either side
-        assert (mask[inside > 1e-3] == 255).all()
+        assert (mask[inside > 1e-3] == 200).all()
         assert (mask[inside < -1e-3] == 0).all()
-        assert (image[..., 0][inside > 1] > 127).all()
+        assert (image[..., 0][inside > 1] > 100).all()
 
 
 def test_boxes_without_area_left_are_dropped_and_the_others_close_up() -> None:
@@ -465,32 +467,6 @@ def test_flip_and_crop_are_torchvisions() -> None:
 
 
 # -- torch.compile
-
-
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-def test_a_chain_compiles_to_one_graph_that_follows_the_epoch(backend: str, request: pytest.FixtureRequest) -> None:
-    if backend == "inductor":
-        request.getfixturevalue("inductor")
-    chain = [RandomHorizontalFlip(), RandomHorizontalFlip(seed=9), RandomCrop(36, padding=2), RandomResizedCrop(16)]
-    # inductor takes half a minute for all of it; its graph is the one of aot_eager
-    is_short = backend == "inductor"
-    colors = [ColorJitter(0.4, 0.4, 0.4, 0.1), RandomEqualize(), RandomSolarize(90), GaussianBlur(3), RandomRotation(9)]
-    chain = chain[3:] if is_short else [*chain, *colors]
-
-    def augment(batch: ImageBatch) -> ImageBatch:
-        for transform in chain:
-            batch = transform(batch)
-        return batch
-
-    torch._dynamo.reset()
-    compiled, batch = (
-        torch.compile(augment, fullgraph=True, backend=backend),
-        make_batch(list(range(8)), labels=not is_short),
-    )
-    with torch._dynamo.config.patch(error_on_recompile=True):
-        for epoch in range(3):
-            with in_epoch(epoch):
-                assert are_equal(compiled(batch), augment(batch))
 
 
 # -- nests

@@ -1,4 +1,4 @@
-"""What torchvision's recipes do to boxes alone, and ToDetection: lists of images and of dicts, as its detectors take them."""
+"""ToDetection: lists of images and of dicts, as torchvision's detectors take them."""
 
 from __future__ import annotations
 
@@ -8,88 +8,28 @@ from typing import Any, TypeVar
 import torch
 
 from reader.compiled import CompiledTransform
-from reader.store import ImageBatch, RaggedBatch
-from reader.transforms.annotations import check_boxes, kept_boxes
-from reader.transforms.random import check_batch, integer, number
+from reader.store import Batch, ImageBatch, RaggedBatch
+from reader.transforms.annotations import check_boxes
+from reader.transforms.random import check_batch, integer
 
 _Batch = TypeVar("_Batch", ImageBatch, RaggedBatch)
 # Extras that ToDetection gives under names of its own.
 _OF_BOXES = ("boxes", "box_count", "box_targets", "masks")
 
 
-class _OfBoxes(CompiledTransform):
-    """Changes no pixels, of whatever type they are, but boxes."""
-
-    takes_floats = has_own_threads = True
-
-
-class SanitizeBoundingBoxes(_OfBoxes):
-    """Drop boxes that are too small, with their classes: torchvision's. Not random.
-
-    Args:
-        min_size: least width and height, pixels.
-        min_area: least area, pixels.
-
-    Raises:
-        ValueError: one is less than 1.
-    """
-
-    def __init__(self, min_size: float = 1.0, min_area: float = 1.0) -> None:
-        self.min_size, self.min_area = number("min_size", min_size), number("min_area", min_area)
-        if not self.min_size >= 1 or not self.min_area >= 1:
-            raise ValueError(f"min_size is {min_size!r} and min_area {min_area!r}, expected 1 or more pixels.")
-
-    def __call__(self, batch: _Batch) -> _Batch:
-        """Return a batch with the same pixels; one without boxes as it is."""
-        check_batch(self, batch, takes_ragged=True, takes_floats=True)
-        if batch.extras is None or batch.extras.get("boxes", None) is None:
-            return batch
-        check_boxes(batch.extras)
-        width, height = (batch.extras["boxes"][..., 2:] - batch.extras["boxes"][..., :2]).unbind(-1)
-        is_kept = (width >= self.min_size) & (height >= self.min_size) & (width * height >= self.min_area)
-        result: _Batch = batch.replace(extras=kept_boxes(batch.extras, is_kept))
-        return result
-
-
-class ClampBoundingBoxes(_OfBoxes):
-    """Return the batch as it is: boxes are clipped to their images at each step already."""
-
-    def __call__(self, batch: _Batch) -> _Batch:
-        """Return the batch unchanged."""
-        return batch
-
-
-class ConvertBoundingBoxFormat(_OfBoxes):
-    """Return the batch as it is: boxes are x0, y0, x1, y1 already, and other formats are refused.
-
-    Args:
-        format: "XYXY", or torchvision's enumeration of that name.
-
-    Raises:
-        ValueError: it is another format.
-    """
-
-    def __init__(self, format: str) -> None:
-        name = getattr(format, "value", format)
-        if not isinstance(name, str) or name.upper() != "XYXY":
-            raise ValueError(f'format is {name!r}, expected "XYXY": convert boxes to others in the loop.')
-
-    def __call__(self, batch: _Batch) -> _Batch:
-        """Return the batch unchanged."""
-        return batch
-
-
-class ToDetection(_OfBoxes):
+class ToDetection(CompiledTransform):
     """Give the lists that torchvision's detection models take: model(images, targets). It stands last, behind a recipe.
 
     Of each image a dict with boxes float32[n, 4] (x0, y0, x1, y1 in its pixels), labels int64[n], image_id (the row, or the
     store's column of that name), mask uint8[H, W] where the rows have masks (classes by pixel: Mask R-CNN
-    takes masks of single objects, which stores do not have), and further columns and texts of the store by name. Images stay as
-    they are: ToDtype(torch.float32, scale=True) comes first.
+    takes masks of single objects, which stores do not have), and further columns and texts of the store by name. uint8 images
+    become float32[C, H, W] from 0 to 1, floats stay.
 
     Args:
         labels: the label of each class of the store; None: its index + 1, as 0 is the background.
     """
+
+    has_own_threads = True
 
     def __init__(self, labels: Sequence[int] | None = None) -> None:
         if labels is None:
@@ -106,12 +46,13 @@ class ToDetection(_OfBoxes):
         Raises:
             ValueError: the rows have no boxes, a box has no label, a column has the name of what is given, or it is one row.
         """
-        check_batch(self, batch, takes_ragged=True, takes_floats=True)
+        if not (isinstance(batch, Batch) and batch.pixels.is_floating_point()):
+            check_batch(self, batch, takes_ragged=True)
         extras: dict[str, Any] = {} if batch.extras is None else dict(batch.extras.items())
         if "boxes" not in extras:
             raise ValueError("ToDetection takes rows with boxes, and these have none. Pack them with --boxes.")
         check_boxes(extras)
-        images = batch.images if isinstance(batch, RaggedBatch) else list(batch.images.unbind())
+        images = [image if image.is_floating_point() else image.float() / 255 for image in batch.images]
         targets: list[dict[str, Any]] = [{} for _ in images]
         self._add_boxes(targets, extras)
         if batch.rows is not None:

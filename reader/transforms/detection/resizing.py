@@ -1,4 +1,4 @@
-"""torchvision's random resizes of images that keep sizes of their own: ScaleJitter and RandomShortestSize."""
+"""Random sizes of images that keep sizes of their own, as torchvision's detectors are trained: ScaleJitter and others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from reader.transforms.detection.view import OwnSizeTransform, View
 from reader.transforms.kernels.constants import tensor_on
-from reader.transforms.random import SCALE_JITTER, SHORTEST_SIZE, draw, number, numbers
+from reader.transforms.random import FIXED_SIZE_CROP, SCALE_JITTER, SHORTEST_SIZE, checked_size, draw, number, numbers
 
 
 class ScaleJitter(OwnSizeTransform):
@@ -21,7 +21,6 @@ class ScaleJitter(OwnSizeTransform):
         target_size: the two sides, pixels, as torchvision reads them.
         scale_range: lowest and highest factor.
         interpolation: "bilinear".
-        antialias: True.
         seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
@@ -40,7 +39,6 @@ class ScaleJitter(OwnSizeTransform):
         target_size: Sequence[int],
         scale_range: Sequence[float] = (0.1, 2.0),
         interpolation: str = "bilinear",
-        antialias: bool | None = True,
         *,
         seed: int = 0,
     ) -> None:
@@ -49,7 +47,7 @@ class ScaleJitter(OwnSizeTransform):
             raise ValueError(f"target_size is {target_size!r}, expected two sides of 1 or more pixels.")
         if len(limits) != 2 or not 0 < limits[0] <= limits[1] < math.inf:
             raise ValueError(f"scale_range is {scale_range!r}, expected two factors above 0, the smaller one first.")
-        _check_bilinear(interpolation, antialias)
+        _check_bilinear(interpolation)
         self.target_size, self.scale_range, self.seed = (int(sides[0]), int(sides[1])), (limits[0], limits[1]), seed
 
     def on(self, view: View) -> View:
@@ -71,7 +69,6 @@ class RandomShortestSize(OwnSizeTransform):
         min_size: lengths of the shorter side, pixels.
         max_size: limit of the longer side, pixels; None: none.
         interpolation: "bilinear".
-        antialias: True.
         seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
 
     Raises:
@@ -89,7 +86,6 @@ class RandomShortestSize(OwnSizeTransform):
         min_size: int | Sequence[int],
         max_size: int | None = None,
         interpolation: str = "bilinear",
-        antialias: bool | None = True,
         *,
         seed: int = 0,
     ) -> None:
@@ -100,7 +96,7 @@ class RandomShortestSize(OwnSizeTransform):
                 raise ValueError(f"min_size is {min_size!r} and max_size {max_size!r}, expected 1 or more pixels.")
         if not lengths:
             raise ValueError("min_size is empty, expected one length or more.")
-        _check_bilinear(interpolation, antialias)
+        _check_bilinear(interpolation)
         self.min_size, self.max_size, self.seed = tuple(lengths), limits[0] if limits else None, seed
 
     def on(self, view: View) -> View:
@@ -114,14 +110,56 @@ class RandomShortestSize(OwnSizeTransform):
         return view.resized(_scaled(view.sizes, factor))
 
 
+class FixedSizeCrop(OwnSizeTransform):
+    """Cut size x size pixels at a random place of larger images, and fill smaller ones to the right and below.
+
+    What torchvision's references/detection has of that name for large scale jitter, behind ScaleJitter. Boxes are clipped; those
+    without area left are dropped. Images of one size, but still a RaggedBatch.
+
+    Args:
+        size: pixels, or (height, width).
+        fill: level of what is filled, or one for each channel.
+        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+
+    Raises:
+        ValueError: size is not 1 or more pixels.
+
+    Example:
+        >>> from pixpack import MemmapDataset
+        >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
+        >>> FixedSizeCrop((24, 40))(batch).images[0].shape
+        torch.Size([3, 24, 40])
+    """
+
+    def __init__(self, size: int | tuple[int, int], fill: float | Sequence[float] = 0, *, seed: int = 0) -> None:
+        self.height, self.width = checked_size(size)
+        self.fill, self.seed = _levels(fill), seed
+
+    def on(self, view: View) -> View:
+        """Cut the images of a view."""
+        drawn = draw(view.source, self.seed, FIXED_SIZE_CROP)[0]
+        height, width = view.sizes.unbind(-1)
+        # one number for both, as there
+        top, left = (
+            ((height - self.height).clamp(min=0) * drawn).long(),
+            ((width - self.width).clamp(min=0) * drawn).long(),
+        )
+        return view.cut(torch.stack([left, top, left + self.width, top + self.height], -1), self.fill)
+
+
 def _scaled(sizes: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """Multiply int64[B, 2] and round down, as torchvision does; a side of no pixels gets one."""
     return (sizes * factor[:, None]).long().clamp(min=1)
 
 
-def _check_bilinear(interpolation: object, antialias: bool | None) -> None:
-    if getattr(interpolation, "value", interpolation) != "bilinear" or not antialias:
-        raise ValueError(
-            f'interpolation is {interpolation!r} and antialias {antialias!r}, expected "bilinear" and True: images with sizes of'
-            " their own are resized by that alone."
-        )
+def _check_bilinear(interpolation: object) -> None:
+    if getattr(interpolation, "value", interpolation) != "bilinear":
+        raise ValueError(f'interpolation is {interpolation!r}, expected "bilinear": others of own sizes are not made.')
+
+
+def _levels(fill: float | Sequence[float]) -> tuple[float, ...]:
+    """Return levels as given, as a tuple; raises ValueError where one is not 0 to 255."""
+    levels = tuple(float(level) for level in numbers("fill", fill))
+    if not levels or not all(0 <= level <= 255 for level in levels):
+        raise ValueError(f"fill is {fill!r}, expected a level from 0 to 255, or one for each channel.")
+    return levels

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from tensordict import TensorDict
 
-from reader.compiled import CompiledTransform, StepArrays
+from reader.compiled import CompiledTransform
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import Motion, content_of, moved_extras
 from reader.transforms.kernels.constants import tensor_on
-from reader.transforms.kernels.regions import FillLevels, Regions, by_image, channels_of, cut_out, stepped
+from reader.transforms.kernels.pixel_ops import channels_of
+from reader.transforms.kernels.regions import FillLevels, Regions, by_image, cut_out
+from reader.transforms.program import refuse_masks
 from reader.transforms.random import check_batch
 
 
@@ -151,53 +153,26 @@ class OwnSizeTransform(CompiledTransform):
         return self.on(View.of(self, batch)).batch()
 
 
-def refuse_masks(transform: object, batch: ImageBatch | RaggedBatch) -> None:
-    """Refuse masks of images that are to have sizes of their own.
-
-    Raises:
-        ValueError: there are some.
-    """
-    is_beside = isinstance(batch, RaggedBatch) and batch.mask_offsets is not None
-    if is_beside or (batch.extras is not None and batch.extras.get("masks", None) is not None):
-        raise ValueError(
-            f"{type(transform).__name__} of images with sizes of their own moves boxes but no masks, which the rows have. Let"
-            " RandomResizedCrop, Resize((height, width)) or ResizeCenterCrop come first, or call torchvision's by PerSample."
-        )
-
-
-class _WithSteps(Protocol):
-    """A transform of pixels whose steps `compiled.augmented` takes."""
-
-    def steps(self, batch: RaggedBatch) -> StepArrays:
-        """Draw what a call would do as `compiled.augmented` takes it."""
-
-    def __call__(self, batch: ImageBatch) -> Any: ...
-
-
-def changed_images(transform: _WithSteps, batch: RaggedBatch) -> RaggedBatch:
-    """Change the pixels of each image as a transform changes those of images of one size.
+def changed_by_row(transform: Callable[[ImageBatch], Any], batch: RaggedBatch) -> RaggedBatch:
+    """Call a transform with each image as a batch of it alone; boxes move along.
 
     Raises:
         ValueError: there are masks.
     """
     refuse_masks(transform, batch)
-    result = stepped(batch, transform.steps)
-    return changed_by_row(transform, batch) if result is None else result
-
-
-def changed_by_row(transform: Callable[[ImageBatch], Any], batch: RaggedBatch) -> RaggedBatch:
-    """Change the pixels of each image as a transform changes a batch of it alone."""
-    assert batch.rows is not None
-    rows, origin = batch.rows, batch.origin
-
-    def change(n: int, image: torch.Tensor) -> torch.Tensor:
-        of_row = slice(n, n + 1)
-        row = ImageBatch(pixels=image[None], targets=batch.targets[of_row], rows=rows[of_row], batch_size=[1])
-        row.origin = None if origin is None else origin[of_row]
-        pixels: torch.Tensor = transform(row).pixels
-        return pixels[0]
-
-    return by_image(batch, change)
+    made: list[ImageBatch] = []
+    for n in range(len(batch)):
+        at = slice(n, n + 1)
+        columns = {
+            name: None if (each := getattr(batch, name)) is None else each[at] for name in ("rows", "origin", "extras")
+        }
+        pixels = batch.image(n)[None].contiguous()
+        made.append(transform(ImageBatch(pixels=pixels, targets=batch.targets[at], **columns, batch_size=[1])))
+    result = by_image(batch, lambda n, _: made[n].pixels[0])
+    of_rows: list[Any] = [each.extras for each in made]
+    extras = batch.extras if batch.extras is None or not made else torch.cat(of_rows)
+    changed: RaggedBatch = result.replace(extras=extras)
+    return changed
 
 
 def _ragged(batch: ImageBatch) -> RaggedBatch:

@@ -15,6 +15,4 @@ def tensor_on(device: torch.device, values: Sequence[Any], dtype: torch.dtype | 
 
     Of a few numbers a copy from memory that is not pinned is staged at once (CUDA Runtime API, "API synchronization behavior").
     """
-    if device.type == "cpu" or torch.compiler.is_compiling():
-        return torch.tensor(values, dtype=dtype, device=device)
     return sent(torch.tensor(values, dtype=dtype, device="cpu"), device)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
+from reader.store import ImageBatch, RaggedBatch
 from reader.transforms.kernels.constants import tensor_on
 from reader.tuning import tuning
 
@@ -39,7 +40,7 @@ def in_parts(kernel: Kernel, pixels: torch.Tensor, *parameters: torch.Tensor) ->
 
     parameters: [B, ...] each.
     """
-    if not len(pixels) or torch.compiler.is_compiling():
+    if not len(pixels):
         return kernel(pixels, *parameters)
     limit = tuning().cpu_pass_bytes if pixels.device.type == "cpu" else _DEVICE_BYTES
     step = max(1, limit // max(1, pixels[0].numel()))
@@ -70,19 +71,6 @@ def change(kernel: Kernel, images: torch.Tensor, indices: list[int], *parameters
         result = kernel(images[which], *(tensor[which] for tensor in parameters))
         for position, image in zip(some, result, strict=True):
             _put(images[position], image)
-
-
-def changed_where(is_chosen: torch.Tensor, kernel: Kernel, pixels: torch.Tensor) -> torch.Tensor:
-    """Call a kernel for the chosen samples of uint8[B, H, W, C], bool[B], and leave the others as they are.
-
-    On the CPU only those are computed. Elsewhere all are, as to ask which they are would wait for the device.
-    """
-    if pixels.device.type != "cpu" or torch.compiler.is_compiling():
-        result = in_parts(kernel, pixels.movedim(-1, 1)).movedim(1, -1)
-        return torch.where(is_chosen.view(-1, 1, 1, 1), result, pixels)
-    result = pixels.clone()
-    change(kernel, result.movedim(-1, 1), is_chosen.nonzero()[:, 0].tolist())
-    return result
 
 
 def _put(dest: torch.Tensor, image: torch.Tensor) -> None:
@@ -141,7 +129,7 @@ def saturation(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     if images.shape[1] == 1:
         return images.clone()
     result = images.contiguous().float()
-    return levels_of(_mixed(result, gray(result), factor))
+    return levels_of(_mixed(result, _gray_of(result), factor))
 
 
 def grayscale(images: torch.Tensor) -> torch.Tensor:
@@ -230,12 +218,7 @@ def hue(images: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
     return levels_of(result.mul_(256 - 1e-3))
 
 
-def blended(images: torch.Tensor, other: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """Blend float32[B, C, H, W] with another image, and truncate to integer levels, as torchvision does after each step."""
-    return _mixed(images, other, factor).clamp_(0, 255).floor_()
-
-
-def gray(images: torch.Tensor) -> torch.Tensor:
+def _gray_of(images: torch.Tensor) -> torch.Tensor:
     """Convert [B, C, H, W] to integer gray levels float32[B, 1, H, W]; a single channel is returned as it is."""
     if images.shape[1] == 1:
         return images
@@ -245,7 +228,7 @@ def gray(images: torch.Tensor) -> torch.Tensor:
 
 def mean_gray(images: torch.Tensor) -> torch.Tensor:
     """Make float32[B, 1, 1, 1] of float32[B, C, H, W]."""
-    return gray(images).mean((1, 2, 3), keepdim=True)
+    return _gray_of(images).mean((1, 2, 3), keepdim=True)
 
 
 def levels_of(result: torch.Tensor) -> torch.Tensor:
@@ -253,15 +236,21 @@ def levels_of(result: torch.Tensor) -> torch.Tensor:
     return _rounded_down(result.clamp_(0, 255))
 
 
-def check_channels(transform: object, pixels: torch.Tensor) -> None:
+def check_channels(transform: object, batch: ImageBatch | RaggedBatch) -> None:
     """Refuse images that are neither gray nor red, green and blue with a ValueError."""
-    if pixels.shape[-1] not in (1, 3):
-        raise ValueError(f"{type(transform).__name__} takes 1 or 3 channels, the rows have {pixels.shape[-1]}.")
+    channels = channels_of(batch)
+    if len(batch) and channels not in (1, 3):
+        raise ValueError(f"{type(transform).__name__} takes 1 or 3 channels, the rows have {channels}.")
+
+
+def channels_of(batch: ImageBatch | RaggedBatch) -> int:
+    """Return the number of channels, which all images of a store share; 0 of no images of different sizes."""
+    return int(batch.shapes[:1, 2].sum()) if isinstance(batch, RaggedBatch) else batch.pixels.shape[-1]
 
 
 def _plane(channel: torch.Tensor) -> torch.Tensor:
     """Copy uint8[B, H, W] to contiguous memory; numpy reads every third byte in two thirds of torch's time."""
-    if channel.device.type != "cpu" or torch.compiler.is_compiling():
+    if channel.device.type != "cpu":
         return channel.contiguous()
     return torch.from_numpy(np.ascontiguousarray(channel.numpy()))
 
@@ -285,7 +274,7 @@ def _mixed(images: torch.Tensor, other: torch.Tensor, factor: torch.Tensor) -> t
 
 def _histogram(bins: torch.Tensor, size: int) -> torch.Tensor:
     """Count int32[N] below size: int32[size]."""
-    if bins.device.type == "cpu" and not torch.compiler.is_compiling():
+    if bins.device.type == "cpu":
         return bins.bincount(minlength=size).int()
     ones = torch.ones((), dtype=torch.int32, device=bins.device).expand_as(bins)
     return torch.zeros(size, dtype=torch.int32, device=bins.device).scatter_add_(0, bins.long(), ones)

@@ -16,6 +16,7 @@ import torch
 from reader import compiled
 from reader.store import RaggedBatch
 from reader.transforms.kernels.constants import tensor_on
+from reader.transforms.kernels.pixel_ops import channels_of
 
 FillLevels = Sequence[float]
 
@@ -40,11 +41,6 @@ def flat_images(batch: RaggedBatch, heights: torch.Tensor, widths: torch.Tensor)
     counts = heights * widths * batch.shapes[:, 2].long()
     ends = counts.cumsum(0)
     return int(ends[-1]) if len(batch) else 0, ends - counts
-
-
-def channels_of(batch: RaggedBatch) -> int:
-    """Return the number of channels, which all images of a store share; 0 of no images."""
-    return int(batch.shapes[:1, 2].sum())
 
 
 def cut_out(batch: RaggedBatch, regions: Regions) -> tuple[torch.Tensor, torch.Tensor]:
@@ -122,11 +118,10 @@ def _region(
     return whole.flip(1) if is_mirrored else whole
 
 
-def stepped(batch: RaggedBatch, steps: Callable[[RaggedBatch], compiled.StepArrays]) -> RaggedBatch | None:
-    """Do steps to each image as `compiled.augmented` does; None where the compiled part does not."""
+def stepped(batch: RaggedBatch, kinds: torch.Tensor, numbers: torch.Tensor) -> RaggedBatch | None:
+    """Do steps, int64[B, S] and float32[B, S, 6], to each image as `compiled.augmented` does; None where it does not."""
     if not len(batch) or not compiled.take_channels(batch.pixels, channels_of(batch)):
         return None
-    kinds, numbers = steps(batch)
     total, offsets = flat_images(batch, *batch.shapes[:, :2].long().unbind(-1))
     result = compiled.memory(total)
     out, are_made = result.numpy(), np.zeros(len(batch), bool)

@@ -1,15 +1,12 @@
 """Pixels of a box of each sample: copied, or resized to one size with antialiasing. uint8 in, uint8 out.
 
-The compiled part does it on the CPU, a kernel of Triton on CUDA, torch's kernel image by image elsewhere. Knows nothing of
+The compiled part does it on the CPU, torch's kernel image by image elsewhere. Knows nothing of
 labels or randomness.
 """
 
 from __future__ import annotations
 
-import functools
-import logging
-from collections.abc import Callable, Iterable
-from typing import Optional
+from collections.abc import Iterable
 
 import torch
 
@@ -20,7 +17,6 @@ from reader.tuning import tuning
 
 # A number, or one for each sample: int64[B, 1].
 _Where = int | torch.Tensor
-_LOG = logging.getLogger(__name__)
 
 
 def cut(
@@ -32,15 +28,12 @@ def cut(
     is_mirrored: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Copy uint8[B, height, width, C] from int64[B] corners of uint8[B, H, W, C], those of bool[B] mirrored left to right."""
-    if not torch.compiler.is_compiling():
-        if not len(pixels):
-            return pixels.new_empty(0, height, width, pixels.shape[-1])
-        if (y := on_host(top)) is None or (x := on_host(left)) is None:
-            y, x = top, left
-        boxes = torch.stack([x, y, x + width, y + height], -1)
-        result = _crops_of_rows(pixels, Crops(boxes, height, width, is_mirrored=is_mirrored))
-        if result is not None:
-            return result
+    if not len(pixels):
+        return pixels.new_empty(0, height, width, pixels.shape[-1])
+    boxes = torch.stack([left, top, left + width, top + height], -1)
+    result = _crops_of_rows(pixels, Crops(boxes, height, width, is_mirrored=is_mirrored))
+    if result is not None:
+        return result
     count, row_height, row_width, channels = pixels.shape
     # each line of a crop is consecutive bytes: one index_select of overlapping lines, 30 times as fast as indexing pixels
     lines = pixels.reshape(-1).unfold(0, width * channels, channels)
@@ -53,17 +46,14 @@ def cut(
 
 def mirrored(pixels: torch.Tensor, is_chosen: torch.Tensor) -> torch.Tensor:
     """Copy uint8[B, H, W, C], those of bool[B] mirrored left to right."""
-    if not torch.compiler.is_compiling():
-        height, width = pixels.shape[1:3]
-        boxes = torch.zeros(len(pixels), 4, dtype=torch.int64, device=_where_known(is_chosen))
-        boxes[:, 2].fill_(width)
-        boxes[:, 3].fill_(height)
-        result = _crops_of_rows(pixels, Crops(boxes, height, width, is_mirrored=is_chosen))
-        if result is not None:
-            return result
+    height, width = pixels.shape[1:3]
+    boxes = torch.tensor([0, 0, width, height], device="cpu").expand(len(pixels), 4)
+    result = _crops_of_rows(pixels, Crops(boxes, height, width, is_mirrored=is_chosen))
+    if result is not None:
+        return result
     shape, is_chosen = pixels.shape, is_chosen[:, None]
     first, second = pixels.flip(-2).flatten(1), pixels.flatten(1)
-    if first.shape[1] % 8 == 0 and not torch.compiler.is_compiling():
+    if first.shape[1] % 8 == 0:
         # eight bytes at a time: on a CPU twice as fast for the whole flip
         first, second = first.view(torch.int64), second.view(torch.int64)
     return torch.where(is_chosen, first, second).view(pixels.dtype).view(shape)
@@ -75,7 +65,10 @@ def resized(pixels: torch.Tensor, crops: Crops) -> torch.Tensor:
     What torchvision's v2 resized_crop gives: on the CPU the same bytes; elsewhere bilinear within 1, and bicubic within 1 of
     what it gives for float32, as the CPU's uint8 kernel cuts what overshoots between the axes too.
     """
-    return _resized(pixels, *crops)
+    if (result := _crops_of_rows(pixels, crops)) is not None:
+        return result
+    into = pixels.new_empty(len(pixels), crops.height, crops.width, pixels.shape[-1])
+    return _mirrored_where(_resize_each(pixels, crops, into), crops.is_mirrored)
 
 
 def resized_images(batch: RaggedBatch, crops: Crops, into: Places | None = None) -> torch.Tensor:
@@ -94,32 +87,8 @@ def resized_images(batch: RaggedBatch, crops: Crops, into: Places | None = None)
 def _by_one_call(
     pixels: torch.Tensor, images: torch.Tensor, channels: int, crops: Crops, into: Places | None = None
 ) -> torch.Tensor | None:
-    """Make all crops by the compiled part, or by Triton; None: neither takes them. Images are as `compiled.cropped` has them."""
-    if are_served(pixels, channels):
-        return cropped(pixels, images, channels, crops, into)
-    is_for_kernel = pixels.is_cuda and pixels.dtype == torch.uint8 and not torch.compiler.is_compiling()
-    if is_for_kernel and (kernel := _on_cuda(pixels.device)) is not None:
-        return kernel(pixels.reshape(-1), images, channels, crops)
-    return None
-
-
-@functools.cache
-def _on_cuda(device: torch.device) -> Callable[[torch.Tensor, torch.Tensor, int, Crops], torch.Tensor] | None:
-    """Return what crops on a CUDA device in one call; None where Triton is missing, or cannot compile it."""
-    try:
-        from reader.transforms.kernels.triton_crops import cropped as kernel
-
-        box = torch.tensor([[0, 0, 1, 1]], device=device)
-        kernel(torch.zeros(3, dtype=torch.uint8, device=device), box[:, :3], 3, Crops(box, 1, 1))
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as e:  # whatever a compiler, a driver or a Triton of another version raises
-        reason = str(e).strip().partition("\n")[0]
-        _LOG.warning(
-            "crops on %s are made image by image, as Triton does not run: %s: %s", device, type(e).__name__, reason
-        )
-        return None
-    return kernel
+    """Make all crops by the compiled part; None: it does not take them. Images are as `compiled.cropped` has them."""
+    return cropped(pixels, images, channels, crops, into) if are_served(pixels, channels) else None
 
 
 def nearest(masks: torch.Tensor, crops: Crops) -> torch.Tensor:
@@ -147,52 +116,15 @@ def _axes(crops: Crops) -> tuple[tuple[_Where, _Where], tuple[_Where, _Where]]:
     return (top, new_height), (left, new_width)
 
 
-# An op of its own, so that torch.compile keeps one graph; not in a CUDA graph, which would replay what the host knew of a batch.
-@torch.library.custom_op("pixpack::resized", mutates_args=(), tags=(torch.Tag.cudagraph_unsafe,))
-def _resized(
-    pixels: torch.Tensor,
-    boxes: torch.Tensor,
-    height: int,
-    width: int,
-    grids: Optional[torch.Tensor],  # noqa: UP045 (the schema is inferred from it)
-    is_cubic: Optional[torch.Tensor],  # noqa: UP045
-    is_mirrored: Optional[torch.Tensor],  # noqa: UP045
-) -> torch.Tensor:
-    """Make all crops in one call, or by torch's kernel for each sample."""
-    crops = Crops(boxes, height, width, grids, is_cubic, is_mirrored)
-    if (result := _crops_of_rows(pixels, crops)) is not None:
-        return result
-    into = pixels.new_empty(len(pixels), height, width, pixels.shape[-1])
-    return _mirrored_where(_resize_each(pixels, crops, into), is_mirrored)
-
-
-@_resized.register_fake
-def _(
-    pixels: torch.Tensor,
-    boxes: torch.Tensor,
-    height: int,
-    width: int,
-    grids: Optional[torch.Tensor],  # noqa: UP045
-    is_cubic: Optional[torch.Tensor],  # noqa: UP045
-    is_mirrored: Optional[torch.Tensor],  # noqa: UP045
-) -> torch.Tensor:
-    return pixels.new_empty(len(pixels), height, width, pixels.shape[-1])
-
-
 def _crops_of_rows(pixels: torch.Tensor, crops: Crops) -> torch.Tensor | None:
-    """Call `_by_one_call` with uint8[B, H, W, C]."""
+    """Make all crops of uint8[B, H, W, C] by the compiled part; None: it does not take them."""
+    if not are_served(pixels, pixels.shape[-1]):
+        return None
     count, row_height, row_width, channels = pixels.shape
-    where = _where_known(crops.boxes)
-    images = torch.zeros(count, 3, dtype=torch.int64, device=where)
-    images[:, 0] = torch.arange(count, device=where) * (row_height * row_width * channels)
-    images[:, 1].fill_(row_height)
-    images[:, 2].fill_(row_width)
-    return _by_one_call(pixels, images, channels, crops)
-
-
-def _where_known(tensor: torch.Tensor) -> torch.device:
-    """Return the host where it knows a tensor's values; else its device."""
-    return tensor.device if (here := on_host(tensor)) is None else here.device
+    images = torch.empty(count, 3, dtype=torch.int64, device="cpu")
+    images[:, 0] = torch.arange(count, device="cpu") * (row_height * row_width * channels)
+    images[:, 1], images[:, 2] = row_height, row_width
+    return cropped(pixels, images, channels, crops)
 
 
 def _mirrored_where(pixels: torch.Tensor, is_mirrored: torch.Tensor | None) -> torch.Tensor:
@@ -202,16 +134,14 @@ def _mirrored_where(pixels: torch.Tensor, is_mirrored: torch.Tensor | None) -> t
 def _resize_each(images: Iterable[torch.Tensor], crops: Crops, result: torch.Tensor) -> torch.Tensor:
     """Resize a box of each of uint8[H, W, C] into uint8[B, height, width, C]."""
     boxes, height, width, grids, is_cubic, _ = crops.on_host() or crops
-    # floats are not rounded
-    is_exact = result.device.type == "cpu" or result.is_floating_point()
+    is_exact = result.device.type == "cpu"
     full_sizes = [(0, 0, height, width)] * len(result) if grids is None else grids.tolist()
-    kernels = (torch.ops.aten._upsample_bilinear2d_aa, torch.ops.aten._upsample_bicubic2d_aa)
-    which = [0] * len(result) if is_cubic is None else is_cubic.long().tolist()
+    aten = torch.ops.aten
+    kernel = aten._upsample_bicubic2d_aa if is_cubic else aten._upsample_bilinear2d_aa
     new_images = result.movedim(-1, 1)
     for n, (image, (x0, y0, x1, y1), (top, left, *full_size)) in enumerate(
         zip(images, boxes.tolist(), full_sizes, strict=True)
     ):
-        kernel = kernels[which[n]]
         if full_size == [y1 - y0, x1 - x0]:
             # either kernel copies then, into memory of another layout
             result[n] = image[y0 + top : y0 + top + height, x0 + left : x0 + left + width]

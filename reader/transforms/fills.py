@@ -1,0 +1,47 @@
+"""What is filled in beyond an image: levels of pixels, and the class of masks there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from reader.transforms.random import number
+
+# One level, or one a channel; or a dict with those of images and of masks, by torchvision's types or their names. None: 0,
+# and what is bilinear is not weighted by it.
+Fill = float | Sequence[float] | Mapping[Any, Any] | None
+# What no class is.
+NO_CLASS = 255
+
+
+def of_kind(given: Any, kind: str) -> Any:
+    """Return what a dict has for "Image" or "Mask", else for "others"; a plain value itself."""
+    if not isinstance(given, Mapping):
+        return given
+    named = {key if isinstance(key, str) else key.__name__: value for key, value in given.items()}
+    return named.get(kind, named.get("others"))
+
+
+def levels_beyond(fill: Fill) -> tuple[float, ...] | None:
+    """Return one level of images, or one per channel; None without a fill."""
+    given = of_kind(fill, "Image")
+    given = given.tolist() if isinstance(given, torch.Tensor | np.ndarray) else given
+    if isinstance(given, Sequence) and not isinstance(given, str | bytes):
+        return tuple(number("fill", level) for level in given)
+    return None if given is None else (number("fill", given),)
+
+
+def class_beyond(fill: Fill) -> int:
+    """Return what masks have beyond the image: what a dict says, else no class."""
+    given = of_kind(fill, "Mask") if isinstance(fill, Mapping) else None
+    return NO_CLASS if given is None else int(number("fill", given))
+
+
+def mapped_fill(fill: Fill, change: Callable[[Any], Any]) -> Fill:
+    """Return a fill whose levels of images are changed; the class of masks stays."""
+    levels = of_kind(fill, "Image")
+    changed = None if levels is None else change(levels)
+    return {"Image": changed, "Mask": class_beyond(fill)} if isinstance(fill, Mapping) else changed

@@ -1,0 +1,172 @@
+"""Steps that change levels of images, each image by its own: one table of their kinds, and one executor of them.
+
+The compiled part makes all steps of an image while it is in the cache; torch's kernels make them on other devices and where it is
+not built, within a level. Draws nothing, and knows no labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from reader import compiled
+from reader.store import ImageBatch, RaggedBatch, replaced
+from reader.transforms.fills import Fill, levels_beyond
+from reader.transforms.kernels import pixel_ops
+from reader.transforms.kernels.regions import by_image, stepped
+from reader.transforms.kernels.warping import warped
+from reader.transforms.random import check_batch, host_batch
+
+# Of images uint8[B, C, H, W] and float32[B, 6] numbers of a step makes uint8[B, C, H, W].
+_Kernel = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+_NUMBERS = 6
+
+# By the number that pixel_steps.h has for each. Brightness to sharpness take a factor, posterize bits, solarize the lowest level
+# that it inverts, solarize_add levels, hue a share of a turn.
+_KERNELS: dict[str, _Kernel] = {
+    "unchanged": lambda images, _: images,
+    "brightness": lambda images, numbers: pixel_ops.brightness(images, numbers[:, 0]),
+    "saturation": lambda images, numbers: pixel_ops.saturation(images, numbers[:, 0]),
+    "contrast": lambda images, numbers: pixel_ops.contrast(images, numbers[:, 0]),
+    "sharpness": lambda images, numbers: pixel_ops.sharpness(images, numbers[:, 0]),
+    "posterize": lambda images, numbers: pixel_ops.posterize(images, numbers[:, 0].long()),
+    "solarize": lambda images, numbers: pixel_ops.solarize(images, numbers[:, 0]),
+    "autocontrast": lambda images, _: pixel_ops.autocontrast(images),
+    "equalize": lambda images, _: pixel_ops.equalize(images),
+    "invert": lambda images, _: pixel_ops.invert(images),
+    "solarize_add": lambda images, numbers: pixel_ops.solarize_add(images, numbers[:, 0].long()),
+    "grayscale": lambda images, _: pixel_ops.grayscale(images),
+    "hue": lambda images, numbers: pixel_ops.hue(images, numbers[:, 0]),
+}
+# These take the fill too, and as numbers the lines of a grid, float32[2, 3].
+_MOVING = ("nearest", "bilinear")
+STEPS = {name: number for number, name in enumerate((*_KERNELS, *_MOVING))}
+_NAMES = tuple(STEPS)
+
+
+@dataclass(frozen=True)
+class Program:
+    """Steps of each image, one after the other; on the host.
+
+    kinds: int64[B, S] of `STEPS`. numbers: float32[B, S, 6], of each step. fill: beyond the images that are moved.
+    """
+
+    kinds: torch.Tensor
+    numbers: torch.Tensor
+    fill: Fill = None
+
+    @classmethod
+    def of(cls, kinds: torch.Tensor, numbers: torch.Tensor, fill: Fill = None) -> Program:
+        """Make one of int64[B, S] kinds, and numbers: float[B, S], one of each step, or [B, S, 2, 3]."""
+        given = torch.zeros(*kinds.shape, _NUMBERS, device="cpu")
+        if numbers.ndim == kinds.ndim:
+            given[..., 0] = numbers
+        else:
+            given[:] = numbers.flatten(-2)
+        return cls(kinds, given, fill)
+
+    @classmethod
+    def joined(cls, programs: Sequence[Program]) -> Program:
+        """Put programs that move nothing one after the other."""
+        return cls(torch.cat([each.kinds for each in programs], 1), torch.cat([each.numbers for each in programs], 1))
+
+    def where(self, is_chosen: torch.Tensor) -> Program:
+        """Leave out the steps of images that are not of bool[B]."""
+        return replace(self, kinds=self.kinds * is_chosen[:, None])
+
+    def run(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Return uint8[B, H, W, C] of another such.
+
+        Raises:
+            ValueError: the fill has neither one level nor as many as channels.
+        """
+        fill = levels_beyond(self.fill)
+        if fill is not None and len(fill) not in (1, pixels.shape[-1]):
+            raise ValueError(
+                f"fill is {self.fill!r}, expected one level, or one for each of {pixels.shape[-1]} channels."
+            )
+        if compiled.take_steps(pixels):
+            result = compiled.augmented(pixels, self.kinds, self.numbers, fill)
+            if result is not None:
+                return result
+        images = pixel_ops.planes(pixels)
+        for kinds, numbers in zip(self.kinds.unbind(1), self.numbers.unbind(1), strict=True):
+            here = numbers.to(images.device, non_blocking=True)
+            for kind in sorted({*kinds.tolist()} - {STEPS["unchanged"]}):
+                index = (kinds == kind).nonzero()[:, 0].tolist()
+                pixel_ops.change(_kernel(_NAMES[kind], fill), images, index, here)
+        return pixel_ops.interleaved(images)
+
+    def run_each(self, batch: RaggedBatch) -> RaggedBatch:
+        """Return a batch with changed images of the same sizes."""
+        result = stepped(batch, self.kinds, self.numbers)
+        if result is not None:
+            return result
+
+        def change(n: int, image: torch.Tensor) -> torch.Tensor:
+            return Program(self.kinds[n : n + 1], self.numbers[n : n + 1], self.fill).run(image[None])[0]
+
+        return by_image(batch, change)
+
+
+class LevelTransform(compiled.CompiledTransform):
+    """Changes the levels of each image by a program; boxes, masks and content stay, and padding takes part as any pixel."""
+
+    # images of different sizes stay so
+    keeps_sizes = True
+    # each channel by itself, so that there may be any number of them
+    _takes_any_channels = False
+
+    def program(self, batch: ImageBatch | RaggedBatch) -> Program:
+        """Draw the steps that a call would make; batch: on the host, and its pixels are not looked at.
+
+        Raises:
+            ValueError: the images have neither 1 nor 3 channels, where torchvision's takes no others.
+        """
+        if not self._takes_any_channels:
+            pixel_ops.check_channels(self, batch)
+        return self._steps(batch)
+
+    def _steps(self, batch: ImageBatch | RaggedBatch) -> Program:
+        raise NotImplementedError
+
+    def __call__(self, batch: ImageBatch | RaggedBatch) -> Any:
+        """Return uint8 pixels of the same shape.
+
+        Raises:
+            ValueError: the images have neither 1 nor 3 channels, where torchvision's takes no others, or images of different
+                sizes have masks.
+        """
+        check_batch(self, batch, takes_ragged=True)
+        return changed(batch, self.program(host_batch(batch)), self)
+
+
+def changed(batch: ImageBatch | RaggedBatch, program: Program, transform: object) -> Any:
+    """Return a batch with pixels that a program makes."""
+    if isinstance(batch, RaggedBatch):
+        refuse_masks(transform, batch)
+        return program.run_each(batch)
+    return replaced(batch, pixels=program.run(batch.pixels), content=batch.content, extras=batch.extras)
+
+
+def refuse_masks(transform: object, batch: ImageBatch | RaggedBatch) -> None:
+    """Refuse masks of images that are to have sizes of their own.
+
+    Raises:
+        ValueError: there are some.
+    """
+    is_beside = isinstance(batch, RaggedBatch) and batch.mask_offsets is not None
+    if is_beside or (batch.extras is not None and batch.extras.get("masks", None) is not None):
+        raise ValueError(
+            f"{type(transform).__name__} of images with sizes of their own moves boxes but no masks, which the rows have. Let"
+            " RandomResizedCrop, Resize((height, width)) or ResizeCenterCrop come first."
+        )
+
+
+def _kernel(name: str, fill: Sequence[float] | None) -> _Kernel:
+    if name not in _MOVING:
+        return _KERNELS[name]
+    return lambda images, numbers: warped(images, numbers.view(-1, 2, 3), name, fill)

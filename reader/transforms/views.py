@@ -1,0 +1,117 @@
+"""Several views of each image: what contrastive learning trains with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from reader.described import Described
+from reader.store import ImageBatch, RaggedBatch
+from reader.transforms.composition import Compose, are_compiled, checked_transforms, distinct
+from reader.transforms.random import integer
+from reader.transforms.random_crops import RandomResizedCrop
+
+Transform = Callable[[Any], Any]
+
+
+class MultiView(Described):
+    """Call several transforms with the same images, each of which draws by itself, also one that is listed twice.
+
+    Called with a batch it returns (views, targets): a list of what each made, [B, C, h, w], as DataLoader collates samples
+    that are lists of images. It stands last, alone or in a Compose.
+
+    Args:
+        transforms: one for each view, each of batches, such as Compose([...]).
+
+    Raises:
+        ValueError: there are none, or MixUp or CutMix is among them: there are no targets of each view.
+        TypeError: one cannot be called.
+
+    Example:
+        >>> from pixpack import MemmapDataset
+        >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
+        >>> views, targets = MultiView([RandomResizedCrop(32)] * 2)(batch)
+        >>> len(views), torch.equal(*views)
+        (2, False)
+    """
+
+    def __init__(self, transforms: Sequence[Transform]) -> None:
+        self.transforms = distinct(checked_transforms(transforms))
+        for number, view in enumerate(self.transforms):
+            if getattr(view, "needs_full_batch", False):
+                raise ValueError(
+                    f"view {number} mixes images and their targets, and {type(self).__name__} gives one column of targets for"
+                    " all views. Leave MixUp and CutMix to the loop."
+                )
+
+    @property
+    def is_compiled(self) -> bool:
+        """Say whether the compiled part does all that they do."""
+        return are_compiled(self.transforms)
+
+    def __call__(self, batch: ImageBatch | RaggedBatch) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """Return the views and the targets."""
+        result = [view(batch) for view in self.transforms]
+        # what runs for each image gives (images, targets) where it makes floats
+        result = [view[0] if isinstance(view, tuple) else view for view in result]
+        return [view.images if isinstance(view, ImageBatch) else view for view in result], batch.targets
+
+
+class MultiCrop(MultiView):
+    """Cut several random crops of each image, each view with draws of its own: DINO's multi-crop, SimCLR's two views.
+
+    Called with a batch it returns (views, targets): a list of uint8[B, C, size, size], the global ones first, as DataLoader
+    collates samples that are lists of images. It stands last, alone or in a Compose.
+
+    Args:
+        global_crops, local_crops: how many views of each kind.
+        global_size, local_size: pixels, or (height, width).
+        global_scale, local_scale: lowest and highest area of the box, as a share of the image's.
+        interpolation: "bilinear", or "bicubic" (as DINO).
+        global_transform, local_transform: what changes each view, or a list with one for each of them.
+        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+
+    Raises:
+        ValueError: there is no view, another number of transforms, or MixUp or CutMix is among them.
+
+    Example:
+        >>> from pixpack import MemmapDataset
+        >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
+        >>> views, targets = MultiCrop(2, 6, global_size=32, local_size=16)(batch)
+        >>> len(views), views[0].shape, views[7].shape
+        (8, torch.Size([2, 3, 32, 32]), torch.Size([2, 3, 16, 16]))
+    """
+
+    def __init__(
+        self,
+        global_crops: int = 2,
+        local_crops: int = 6,
+        *,
+        global_size: int | tuple[int, int] = 224,
+        local_size: int | tuple[int, int] = 96,
+        global_scale: tuple[float, float] = (0.4, 1.0),
+        local_scale: tuple[float, float] = (0.05, 0.4),
+        interpolation: str = "bilinear",
+        global_transform: Transform | Sequence[Transform] | None = None,
+        local_transform: Transform | Sequence[Transform] | None = None,
+        seed: int = 0,
+    ) -> None:
+        global_crops, local_crops = integer("global_crops", global_crops), integer("local_crops", local_crops)
+        if min(global_crops, local_crops) < 0 or global_crops + local_crops < 1:
+            raise ValueError(
+                f"{global_crops} global and {local_crops} local crops, expected 0 or more of each, and one in all."
+            )
+        large = RandomResizedCrop(global_size, global_scale, interpolation=interpolation, seed=seed)
+        small = RandomResizedCrop(local_size, local_scale, interpolation=interpolation, seed=seed)
+        views = _views(global_crops, global_transform, large) + _views(local_crops, local_transform, small)
+        super().__init__(views)
+
+
+def _views(count: int, transform: Transform | Sequence[Transform] | None, crop: RandomResizedCrop) -> list[Transform]:
+    """Give each view its crop and what changes it."""
+    each = list(transform) if isinstance(transform, Sequence) else [transform] * count
+    if len(each) != count:
+        raise ValueError(f"there are {len(each)} transforms for {count} crops, expected one, or one for each of them.")
+    return [Compose([crop] if changed is None else [crop, changed]) for changed in each]
