@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Read a store without torch and without pixpack: numpy and the JSON of manifest.json, as reader/FORMAT.md describes them.
+"""Read a store without torch and without pixpack: numpy and the JSON of manifest.json, as docs/FORMAT.md describes them.
 
     python examples/numpy_jax.py out/
 

@@ -1,6 +1,6 @@
 """What manifest.json says: its fields, their checks, and how it is read. `check.py` compares a folder with it.
 
-Byte-level specification: reader/FORMAT.md. Imports only the standard library, so that `pack` and its workers can
+Byte-level specification: docs/FORMAT.md. Imports only the standard library, so that `pack` and its workers can
 write stores without torch; it never maps or decodes a pixel, and writes nothing.
 """
 

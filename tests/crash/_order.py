@@ -1,4 +1,4 @@
-"""The order of syncs in the record of a command: what must be on disk before what. Rules: docs/reference/format/writing.md."""
+"""The order of syncs in the record of a command: what must be on disk before what. Rules: docs/architecture.md."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from packer.cli.app import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), ROOT / "reader" / "FORMAT.md", *PAGES]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *PAGES]
 MODULES = sorted(
     found.name
     for package in (packer, pixpack, reader)

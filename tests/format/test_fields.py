@@ -119,11 +119,11 @@ def test_a_record_that_was_not_read_is_checked_by_the_same_kinds() -> None:
 
 
 def test_the_head_of_a_manifest_has_the_keys_that_the_format_names_in_its_order() -> None:
-    text = (ROOT / "reader" / "FORMAT.md").read_text(encoding="utf-8")
-    head = text.partition("### The head, in its order")[2].partition("### options and decoders")[0]
+    text = (ROOT / "docs" / "FORMAT.md").read_text(encoding="utf-8")
+    head = text.partition("### The head, in its order")[2].partition("### The blocks")[0]
     names = [name for row in re.findall(r"^\| (`.+?) \|", head, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)]
     last = ""
-    for name, after in re.findall(r"^- `(\w+)`(?: \(1\.1\))?, (?:after `(\w+)`|next)", head, re.MULTILINE):
+    for name, after in re.findall(r"^- `(\w+)`, (?:after `(\w+)`|next)", head, re.MULTILINE):
         names.insert(names.index(after or last) + 1, name)
         last = name
     keys = [each.inside or each.name for each in keys_of(Manifest)]

@@ -24,7 +24,7 @@ class BoxLabels:
     targets: array[int] = field(default_factory=lambda: array("q"))
     refused: dict[int, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    # of all that was read: see reader/FORMAT.md, labels
+    # of all that was read: see docs/FORMAT.md, labels
     digest: str = ""
 
     def __post_init__(self) -> None:
