@@ -1,4 +1,4 @@
-"""Calls the compiled part, where it is built: it copies, crops and augments batches, to torch's bytes, and finds draws.
+"""Calls the compiled part, where it is built: it copies, crops and augments batches.
 
 `jpeg_frames` and `predictor` call it too. Knows its tables: of crops, of the steps of augmentation, of floats. Draws no number.
 """
@@ -41,8 +41,6 @@ CopySpans = Callable[[_Bytes, _Numbers, _Numbers, _Numbers, _Bytes, bool], None]
 # Reads pieces of a file, and copies the spans in them to memories: of a descriptor, int64[R, 2] of the pieces, the bytes of a
 # block, where the file begins, staging, int64[S, 5] of the spans, and the memories; see reads.c.
 ReadSpans = Callable[[int, _Numbers, int, int, _Bytes, _Numbers, tuple[_Bytes, ...]], int]
-# Writes to int64[n] which of n counters from a first one on are hashed by uint64[8] to [low, low + size], and returns how many.
-FindDraws = Callable[[npt.NDArray[np.uint64], int, int, int, _Numbers], int]
 # uint8[N, height, width, channels] for the crops of several calls, contiguous, and int64[B], which of them a call makes.
 Places = tuple[torch.Tensor, torch.Tensor]
 
@@ -300,11 +298,6 @@ def span_reader() -> ReadSpans | None:
     fit in staging, or a span in its memory.
     """
     return getattr(_functions(), "read_spans", None)
-
-
-def draw_finder() -> FindDraws | None:
-    """Return what finds the draws of a row by their hashes; None where it is not built."""
-    return getattr(_functions(), "find_draws", None)
 
 
 def let_go() -> None:

@@ -15,7 +15,6 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from reader.compiled import draw_finder
 from reader.format.errors import OrderError
 from reader.rows import Rows
 
@@ -613,9 +612,6 @@ def _scrambler(word: type[_Word], bits: int, keys: list[int]) -> Callable[[npt.N
 
 def _hashed_to(low: int, size: int, start: int, stop: int, keys: list[int]) -> Rows:
     """Return which of the counters [start, stop) have a hash in [low, low + size]."""
-    if (find_draws := draw_finder()) is not None:
-        counters = np.empty(stop - start, np.int64)
-        return counters[: find_draws(np.array(keys, np.uint64), start, low, size, counters)]
     scramble, found = _scrambler(np.uint64, 64, keys), [np.zeros(0, np.int64)]
     for first in range(start, stop, _DRAWS_AT_A_TIME):
         hashed = scramble(np.arange(first, min(stop, first + _DRAWS_AT_A_TIME), dtype=np.uint64))

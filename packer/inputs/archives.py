@@ -33,7 +33,6 @@ from packer.inputs.tar_samples import (
 from packer.inputs.tree import FileCounter, Tree, inputs_of, named_trees
 from packer.option_names import Option
 from packer.options import InputOptions
-from packer.pixels.compiled import native
 from packer.sources.members import DEFLATED, RAW, STORED, Archive, Member
 from packer.sources.roots import NOWHERE
 from packer.sources.tar_headers import is_header, listed_all
@@ -239,7 +238,7 @@ def list_members(path: Path) -> dict[str, list[Member]]:
             infos = _zip_members(file)[0]
         return {name: [_zip_member(info)[0] for info in same] for name, same in infos.items()}
     with tarfile.open(path, "r:") as tar:
-        every = [member for members, _ in listed_all(tar, path, native().tar_members, []) for member in members]
+        every = [member for member, _ in listed_all(tar, path, [])]
     found: dict[str, list[Member]] = {}
     for name, offset, size, _ in every:
         found.setdefault(inside(name), []).append(Member(0, offset, size, size, RAW, 0))

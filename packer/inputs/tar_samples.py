@@ -18,7 +18,6 @@ from packer.errors import ScanError
 from packer.inputs.samples import Column
 from packer.inputs.splits import is_junk_file, junk_above
 from packer.inputs.tree import FileCounter
-from packer.pixels.compiled import native
 from packer.sources.members import RAW, Member
 from packer.sources.tar_headers import read_members
 
@@ -106,13 +105,12 @@ def read_samples(path: Path, number: int, count: FileCounter) -> Samples:
         ScanError: it cannot be read, is cut short, or has one label twice.
     """
     found = Samples(path)
-    for files, labels, refusal in read_members(path, native().tar_members, _LABEL_SUFFIXES, found.notes):
-        count.add(len(files))
-        for name, offset, size, _ in files:
-            if offset in labels:
-                found.add_label(inside(name), labels[offset])
-            else:
-                found.add(inside(name), (number, offset, size, size, RAW, 0), refusal)
+    for (name, offset, size, _), label, refusal in read_members(path, _LABEL_SUFFIXES, found.notes):
+        count.add(1)
+        if label is not None:
+            found.add_label(inside(name), label)
+        else:
+            found.add(inside(name), (number, offset, size, size, RAW, 0), refusal)
     return found
 
 

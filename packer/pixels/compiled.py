@@ -95,12 +95,6 @@ class UnfilterOf(Protocol):
     def __call__(self, lines: bytes, height: int, channels: int, /) -> bytes | None: ...
 
 
-class TarMembersOf(Protocol):
-    """Reads the plain headers in data, which begins at a byte of a tar; see `packer.sources.tar_headers`."""
-
-    def __call__(self, data: bytes, start: int, /) -> tuple[list[tuple[str, int, int, bool]], int]: ...
-
-
 @dataclass(frozen=True)
 class Native:
     """The compiled functions, each None where it is not used, for the reason, or zlib's crc32. is_missing: they are not built."""
@@ -112,7 +106,6 @@ class Native:
     # what row() has taken in this process to resize
     resize_seconds: Callable[[], float] = float
     unfilter: UnfilterOf | None = None
-    tar_members: TarMembersOf | None = None
     # only where files are as on Unix
     photographs: PhotographsOf | None = None
     # of the libjpeg-turbo that it decodes with; "" where it does not decode
@@ -130,7 +123,7 @@ def native() -> Native:
         built = functions()
     except ImportError as e:
         return Native(reason=str(e), is_missing=True)
-    known = Native(None, built.resize, built.sums, built.crc32, built.resize_seconds, built.unfilter, built.tar_members)
+    known = Native(None, built.resize, built.sums, built.crc32, built.resize_seconds, built.unfilter)
     version = _library_version(built)
     if version is None or not _OLDEST <= _numbers(version) <= _NEWEST:
         found = f"it runs with libjpeg-turbo {version or 'of unknown version'}, expected 2.1 to 3.2"

@@ -1,24 +1,20 @@
-"""Members of a tar: of plain ones only what a listing asks for, by the compiled part where it is used; others are tarfile's."""
+"""Members of a tar, as tarfile reads their headers: what a listing asks for, and the bytes of labels."""
 
 from __future__ import annotations
 
 import re
 import tarfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO, Protocol, cast
 
 from packer.errors import ScanError
 from packer.sources.roots import NOWHERE
 
-# A file or folder with nothing else to it: its name, the byte where its data begin, how many they are, and whether it is a file.
+# A member: its name, the byte where its data begin, how many they are, and whether it is a file.
 Plain = tuple[str, int, int, bool]
-# Reads the plain headers in some bytes, which begin at a byte of the tar, up to the first that is not plain or not all there;
-# returns the byte of the tar behind their members, too.
-PlainMembers = Callable[[bytes, int], tuple[list[Plain], int]]
 
-# What is read at once: a header and its records; where members are small, the headers of many.
-_FEW_BYTES, _MANY_BYTES = 16 << 10, 256 << 10
+_READ_BYTES = 256 << 10
 _MOST_LABEL_BYTES = 16 << 20
 # Of a header, where POSIX ustar and GNU write "ustar".
 _MAGIC_AT = 257
@@ -27,41 +23,37 @@ SENSELESS = (ValueError, OverflowError, MemoryError, RecursionError)
 
 
 def read_members(
-    path: Path, plain_members: PlainMembers | None, label_suffixes: Collection[str], notes: list[str]
-) -> Iterator[tuple[list[Plain], dict[int, bytes], str | None]]:
-    """Yield what is in a tar but folders, some members at a time, in their order; the bytes of labels, by where they are in it.
+    path: Path, label_suffixes: Collection[str], notes: list[str]
+) -> Iterator[tuple[Plain, bytes | None, str | None]]:
+    """Yield what is in a tar but folders, in its order, each with its bytes where it is a label.
 
-    With a member that comes alone and cannot be an input, the reason. notes: what `listed_all` says is added here.
+    With one that cannot be an input, the reason. notes: what `listed_all` says is added here.
 
     Raises:
         ScanError: it is cut short or damaged.
         SourceError: its disk cannot be read now.
     """
-    size_bytes, last = path.stat().st_size, "its beginning"
+    size_bytes, name = path.stat().st_size, "its beginning"
     try:
         with tarfile.open(path, "r:") as tar:
-            for members, odd in listed_all(tar, path, plain_members, notes):
-                last, offset, size, is_file = members[-1]
+            for member, odd in listed_all(tar, path, notes):
+                name, offset, size, is_file = member
                 if is_file and offset + size > size_bytes:
                     raise tarfile.ReadError("the member's data are not all there")
-                files = members if odd else [member for member in members if member[3]]
-                labels = {
-                    offset: _bytes_of(tar, odd, offset, size)
-                    for name, offset, size, is_file in files
-                    if name.lower().rpartition(".")[2] in label_suffixes and is_file and size <= _MOST_LABEL_BYTES
-                }
-                yield files, labels, "it is no plain file in its tar" if odd else None
+                if not is_file and odd is None:
+                    continue
+                is_label = name.lower().rpartition(".")[2] in label_suffixes and is_file and size <= _MOST_LABEL_BYTES
+                label = _bytes_of(tar, odd, offset, size) if is_label else None
+                yield member, label, "it is no plain file in its tar" if odd else None
     except (OSError, tarfile.TarError, EOFError) as e:
         if isinstance(e, OSError):
             NOWHERE.check(str(path), e)
-        raise ScanError(f"{path} is cut short or damaged at {last}: {e}. Copy it again.") from None
+        raise ScanError(f"{path} is cut short or damaged at {name}: {e}. Copy it again.") from None
     except SENSELESS:
-        raise ScanError(f"{path} is damaged after {last}: a header makes no sense. Copy it again.") from None
+        raise ScanError(f"{path} is damaged after {name}: a header makes no sense. Copy it again.") from None
 
 
-def listed_all(
-    tar: tarfile.TarFile, path: Path, plain_members: PlainMembers | None, notes: list[str]
-) -> Iterator[tuple[list[Plain], tarfile.TarInfo | None]]:
+def listed_all(tar: tarfile.TarFile, path: Path, notes: list[str]) -> Iterator[tuple[Plain, tarfile.TarInfo | None]]:
     """Yield as `listed` what is in a tar, and in those behind its end, as `cat` joins them; notes: that there are some.
 
     What else is behind the end is left out, with a note.
@@ -69,7 +61,7 @@ def listed_all(
     Raises:
         ReadError: as `listed`, or a header is damaged.
     """
-    yield from listed(tar, plain_members)
+    yield from listed(tar)
     file, count = cast(IO[bytes], tar.fileobj), 1
     while (offset := _behind_end(file, tar.offset)) is not None:
         if not _begins_tar(file, offset):
@@ -79,37 +71,27 @@ def listed_all(
             break
         # records for all members are for those of one tar
         cast(_TarPosition, tar).offset, tar.pax_headers = offset, {}
-        yield from listed(tar, plain_members)
+        yield from listed(tar)
         count += 1
     if count > 1:
         notes.append(f"{path} is {count} tars, one after the other: the members of all of them are read.")
 
 
-def listed(
-    tar: tarfile.TarFile, plain_members: PlainMembers | None
-) -> Iterator[tuple[list[Plain], tarfile.TarInfo | None]]:
-    """Yield the members of a tar that was just opened, some at a time, as iterating over it does; raises what that raises.
+def listed(tar: tarfile.TarFile) -> Iterator[tuple[Plain, tarfile.TarInfo | None]]:
+    """Yield the members of a tar that was just opened, as iterating over it does; raises what that raises.
 
-    With one that is neither a plain file nor a folder, and comes alone, also what tarfile knows of it.
+    With one that is neither a plain file nor a folder also what tarfile knows of it.
 
     Raises:
         ReadError: a member has less than 0 bytes: the next one would be that again, forever.
     """
-    # names are decoded so
-    is_usual = (tar.encoding or "").lower() == "utf-8" and tar.errors == "surrogateescape"
-    while True:
-        if plain_members is not None and is_usual:
-            for found in _plain(tar, plain_members):
-                yield found, None
-        info = _next(tar)
-        if info is None:
-            return
+    while (info := _next(tar)) is not None:
         if info.size < 0:
             raise tarfile.ReadError(f"the header of {info.name} says {info.size} bytes")
         # it would keep all of them
         tar.members = []  # type: ignore[attr-defined]
         is_odd = not info.isdir() and (not info.isreg() or info.issparse())
-        yield [(info.name, info.offset_data, info.size, info.isreg())], info if is_odd else None
+        yield (info.name, info.offset_data, info.size, info.isreg()), info if is_odd else None
 
 
 def is_header(head: bytes) -> bool:
@@ -147,7 +129,7 @@ def _behind_end(file: IO[bytes], offset: int) -> int | None:
     if any(block) or 0 < len(block) < tarfile.BLOCKSIZE:
         raise tarfile.ReadError("a header after it is damaged")
     offset += len(block)
-    while data := file.read(_MANY_BYTES):
+    while data := file.read(_READ_BYTES):
         empty = len(data) - len(data.lstrip(b"\0"))
         if empty < len(data):
             return offset + empty // tarfile.BLOCKSIZE * tarfile.BLOCKSIZE
@@ -160,7 +142,7 @@ def _begins_tar(file: IO[bytes], offset: int) -> bool:
     file.seek(offset)
     if is_header(file.read(tarfile.BLOCKSIZE)):
         return True
-    while data := file.read(_MANY_BYTES):
+    while data := file.read(_READ_BYTES):
         if any(found.start() % tarfile.BLOCKSIZE == _MAGIC_AT for found in re.finditer(b"ustar", data)):
             raise tarfile.ReadError("a header after it is damaged")
     return False
@@ -180,18 +162,3 @@ def _next(tar: tarfile.TarFile) -> tarfile.TarInfo | None:
         # from anywhere else tarfile looks whether the member before is all there
         tar.fileobj.seek(offset - 1)
     return tar.next()
-
-
-def _plain(tar: tarfile.TarFile, plain_members: PlainMembers) -> Iterator[list[Plain]]:
-    """Yield the next members up to the first that is not plain."""
-    first = cast(_TarPosition, tar)
-    if first.firstmember is not None or tar.pax_headers or tar.fileobj is None:
-        return
-    room = _FEW_BYTES
-    while True:
-        tar.fileobj.seek(start := first.offset)
-        found, first.offset = plain_members(tar.fileobj.read(room), start)
-        if not found:
-            return
-        yield found
-        room = _MANY_BYTES if first.offset - start < len(found) * _FEW_BYTES else _FEW_BYTES

@@ -1,4 +1,4 @@
-"""The compiled part of packer and reader, in C: JPEGs and plain PNGs to rows, checksums, resizing, batches augmented, draws.
+"""The compiled part of packer and reader, in C: JPEGs and plain PNGs to rows, checksums, resizing, batches augmented.
 
 May be missing: who calls it does the same in Python. It imports neither of them and decides nothing about files or stores.
 """

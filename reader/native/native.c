@@ -1,6 +1,6 @@
 /* The functions that Python calls. Decides nothing about pictures: jpeg_row.c makes a row of a JPEG, photographs.c rows of files,
  * copies.c copies spans, reads.c reads them from a file, crops.c crops them; augment.c and blur.c augment them; predictor.c makes
- * what compressed rows hold; tar_headers.c lists tars; draws.c finds the draws of a row. */
+ * what compressed rows hold. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -15,7 +15,6 @@
 #include "blur.h"
 #include "copies.h"
 #include "crops.h"
-#include "draws.h"
 #include "jpeg_pixels.h"
 #include "jpeg_row.h"
 #include "photographs.h"
@@ -23,7 +22,6 @@
 #include "predictor.h"
 #include "reads.h"
 #include "sums.h"
-#include "tar_headers.h"
 #include "unfilter.h"
 
 /* Version of the functions and their behavior, which __init__.py compares: a build of other sources is not used. */
@@ -225,7 +223,6 @@ static PyMethodDef methods[] = {
     {"copy_spans", copy_spans, METH_VARARGS, copy_spans_doc},
     {"crops", crops, METH_VARARGS, crops_doc},
     {"crc32", crc32, METH_VARARGS, crc32_doc},
-    {"find_draws", find_draws, METH_VARARGS, find_draws_doc},
     {"floats", floats, METH_VARARGS, floats_doc},
     {"jpeg_pixels", jpeg_to_pixels, METH_VARARGS, jpeg_pixels_doc},
     {"library", library, METH_NOARGS, library_doc},
@@ -241,7 +238,6 @@ static PyMethodDef methods[] = {
     {"sums", sums, METH_VARARGS, sums_doc},
     {"resize", resize, METH_VARARGS, resize_doc},
     {"resize_seconds", resize_seconds, METH_NOARGS, resize_seconds_doc},
-    {"tar_members", tar_members, METH_VARARGS, tar_members_doc},
     {"unfilter", unfilter_lines, METH_VARARGS, unfilter_doc},
     {NULL, NULL, 0, NULL},
 };

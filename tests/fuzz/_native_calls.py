@@ -20,7 +20,6 @@ from typing import Any
 from packer.pixels.formats import jpeg, png
 from tests.fuzz._mutated_images import Original, draw, make_jpeg, mutate
 from tests.fuzz._native_steps import check_steps, steps_arguments
-from tests.fuzz._odd_tars import by_packer, by_tarfile, is_same, odd_tar
 
 _ORIGINALS = 80
 # resample.h
@@ -43,7 +42,7 @@ class NativeCalls:
         self._originals = [make_jpeg(self._rng, 90, modes) for _ in range(_ORIGINALS)]
         names = (
             "pngs png_rows rows row_calls files file_rows resize_calls crops_calls crops_refused steps_calls"
-            " steps_refused sums_calls pixels_calls pixels_made tars"
+            " steps_refused sums_calls pixels_calls pixels_made"
         )
         self.counts = dict.fromkeys(names.split(), 0)
 
@@ -56,7 +55,7 @@ class NativeCalls:
         return [self._files()] if self._rng.random() < 0.4 else [self._row()]
 
     def _small(self) -> list[Call]:
-        """Call small functions once; more often tar_members(), crops(), augment() and jpeg_pixels(), and make rows of PNGs."""
+        """Call small functions once; more often crops(), augment() and jpeg_pixels(), and make rows of PNGs."""
         rng, counts, made = self._rng, self.counts, list[Call]()
         pixels = rng.randbytes(rng.choice([96, 97, 6 * rng.randint(0, 200), rng.randint(0, 999)]))
         arguments = self._native, pixels, rng.randint(1, 6)
@@ -64,16 +63,11 @@ class NativeCalls:
         _check_sums(*arguments)
         _check_copies(self._native, rng)
         _check_reads(self._native, self._folder, rng)
-        _check_draws(self._native, rng)
         _check_unfilter(self._native, rng)
         _check_predictor(self._native, rng)
         assert self._native.library() is not None
         assert self._native.resize_seconds() >= 0
         for _ in range(9):
-            tar = odd_tar(rng)
-            counts["tars"] += 1
-            assert is_same(by_packer(tar, self._native.tar_members), by_tarfile(tar))
-            made.append((self._native.tar_members, (tar, 0)))
             counts["pngs"] += 1
             counts["png_rows"] += _check_png(self._native, self._folder, rng)
             crop = self._native, *_crops_arguments(rng)
@@ -253,32 +247,6 @@ def _check_reads(native: Any, folder: Path, rng: random.Random) -> None:
     row[rng.randrange(len(row))] = rng.choice([*_EXTREMES, -1, 1 << 62, (1 << 63) - 1])
     with contextlib.suppress(ValueError, OSError):
         read(*wrong)
-
-
-def _check_draws(native: Any, rng: random.Random) -> None:
-    """Compare the counters whose hash is in a range with a hash of each, around the ends of 64 bits too."""
-    most = 1 << 64
-    keys = [rng.randrange(most) for _ in range(8)]
-    first, count = rng.choice([0, rng.randrange(1 << 62), (1 << 63) - 200]), rng.randint(0, 99)
-    low, size = rng.randrange(most), rng.choice([0, most - 1, rng.randrange(most)])
-
-    def hashed(value: int) -> int:
-        value = (value + keys[1]) % most
-        for factor, addend in zip(keys[::2], keys[1::2], strict=True):
-            value = ((value ^ value >> 32) * factor + addend) % most
-        return value ^ value >> 32
-
-    around = bytearray(b"x") * (16 + 8 * count)
-    found = native.find_draws(array("Q", keys), first, low, size, memoryview(around)[8:-8])
-    expected = [n for n in range(first, first + count) if (hashed(n) - low) % most <= size]
-    assert array("q", bytes(around[8 : 8 + 8 * found])).tolist() == expected
-    assert around[:8] == around[-8:] == b"x" * 8
-    for wrong in ((array("Q", keys[1:]), bytearray(8)), (array("Q", keys), bytearray(9))):
-        try:
-            native.find_draws(wrong[0], first, low, size, wrong[1])
-        except ValueError:
-            continue
-        raise AssertionError("keys or places of another size were taken")
 
 
 def _check_unfilter(native: Any, rng: random.Random) -> None:

@@ -10,7 +10,7 @@ import random
 import tarfile
 from typing import Any
 
-from packer.sources.tar_headers import PlainMembers, listed
+from packer.sources.tar_headers import listed
 
 # Fields of a header, by (byte, room), and what is put there.
 _FIELDS = {
@@ -64,15 +64,14 @@ def by_tarfile(data: bytes) -> list[Any] | str:
         return f"{type(e).__name__}: {e}"
 
 
-def by_packer(data: bytes, plain_members: PlainMembers | None) -> list[Any] | str:
-    """Return the same as packer lists it; plain_members: as `listed` takes it."""
+def by_packer(data: bytes) -> list[Any] | str:
+    """Return the same as packer lists it."""
     found: list[Any] = []
     try:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
-            for members, odd in listed(tar, plain_members):
-                assert odd is None or len(members) == 1
+            for member, odd in listed(tar):
                 sparse = odd is not None and odd.issparse()
-                found += [(*member, not member[3] and odd is None, sparse) for member in members]
+                found.append((*member, not member[3] and odd is None, sparse))
             return [*found, tar.offset]
     except (tarfile.TarError, ValueError) as e:
         return f"{type(e).__name__}: {e}"

@@ -14,7 +14,6 @@ from torch.utils.data import RandomSampler
 
 from packer import pack
 from reader import MemmapDataset, MemmapLoader, RandomResizedCrop, concat
-from reader.compiled import draw_finder
 from reader.order import BlockOrder, drawn, draws_of, permuted, place_of
 
 EPOCHS = 4
@@ -186,15 +185,8 @@ def test_a_place_in_an_order_of_blocks_is_its_inverse(first: int) -> None:
     assert [order.places_of(row) for row in order.rows(0, 50).tolist()] == [[place] for place in range(50)]
 
 
-@pytest.mark.parametrize("is_built", [True, False])
 @pytest.mark.parametrize("weights", [[1.0], [0.0, 1.0, 1e-9, 3.0, 0.0], [*range(200)]], ids=["one", "few", "many"])
-def test_the_draws_of_a_row_are_those_that_give_it(
-    weights: list[float], is_built: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not is_built:
-        monkeypatch.setattr("reader.order.draw_finder", lambda: None)
-    elif draw_finder() is None:
-        pytest.skip("the compiled part is not built")
+def test_the_draws_of_a_row_are_those_that_give_it(weights: list[float]) -> None:
     cumulative = np.cumsum(weights)
     # more than are computed at a time, and no multiple of them
     rows = drawn(cumulative, 5, 100_003, seed=2, epoch=8)
