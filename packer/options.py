@@ -356,7 +356,7 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
     def words(self) -> list[str]:
         """Return the words of the command that ask for the same store; paths in them hold from any folder.
 
-        Example:
+        Examples:
             >>> PackOptions(size=(224, 224), fit="pad", exact=True).words()
             ['--size', '224', '--fit', 'pad', '--exact']
         """

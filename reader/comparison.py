@@ -60,7 +60,7 @@ def compare(a: Any, b: Any, rows: int = 64) -> CompareReport:
         TypeError: a row is no (image, target), or an image something else.
         ValueError: an image is normalized.
 
-    Example:
+    Examples:
         >>> from pixpack import MemmapDataset
         >>> print(compare(MemmapDataset(store_path), MemmapDataset(store_path), rows=8))
         8 rows compared: mean difference 0.00, worst 0 of 255 levels

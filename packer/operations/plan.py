@@ -76,7 +76,7 @@ def plan(
         ScanError: images cannot be read or holds no image.
         PackError: no header could be read.
 
-    Example:
+    Examples:
         >>> plan(images_path, workers=1).images
         6
     """

@@ -539,7 +539,7 @@ class RequantizeWorker:
 def jpg_name(path: str) -> str:
     """Name what a requantized image is written to.
 
-    Example:
+    Examples:
         >>> jpg_name("n01/hen.JPEG")
         'n01/hen.jpg'
     """

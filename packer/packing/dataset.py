@@ -88,7 +88,7 @@ def pack_dataset(dataset: MapDataset, out: str | os.PathLike[str], options: Data
         ScanError: the dataset is empty, or its first item is not a pair of image and target.
         OptionsError, PackError: as `pack`.
 
-    Example:
+    Examples:
         >>> pixels = np.zeros((10, 8, 8, 3), np.uint8)
         >>> pack_dataset([(image, n % 2) for n, image in enumerate(pixels)], out_path, workers=1).rows
         10

@@ -59,7 +59,7 @@ def pack(images: ImagesArgument, out: str | os.PathLike[str], options: PackOptio
             DiskFullError (OUT's disk lacks room), LockedError (another pack holds OUT), JournalError (no resuming this),
             SourceError (the folder, disk or network of the inputs cannot be read now).
 
-    Example:
+    Examples:
         >>> pack(images_path, out_path, size=32).rows
         6
     """

@@ -69,7 +69,7 @@ def update(images: ImagesArgument, out: str | os.PathLike[str], options: UpdateO
         PackError: OUT holds no store, is damaged, or was packed by other decoders or with labels that are not given now; all
             else that `pack` raises.
 
-    Example:
+    Examples:
         >>> from pixpack import pack
         >>> _ = pack(images_path, out_path, size=32)
         >>> (images_path / "class0" / "000.jpg").unlink()

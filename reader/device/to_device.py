@@ -26,7 +26,7 @@ def to_device(nested: Nested, device: str | torch.device) -> Nested:
         nested: tensors in dicts, lists, tuples and the like, to any depth.
         device: such as "cuda", "cuda:1" or "cpu".
 
-    Example:
+    Examples:
         >>> to_device({"images": [torch.zeros(2)], "name": "a"}, "cpu")
         {'images': [tensor([0., 0.])], 'name': 'a'}
     """

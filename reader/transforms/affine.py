@@ -36,7 +36,7 @@ class RandomAffine(Described):
     Raises:
         ValueError: an argument is not one of these.
 
-    Example:
+    Examples:
         >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> RandomAffine(15, translate=(0.1, 0.1), scale=(0.9, 1.1))(batch).images.shape

@@ -34,7 +34,7 @@ class Normalize(torch.nn.Module):
     Raises:
         ValueError: mean and std have different lengths, std is not above 0, or dtype is none.
 
-    Example:
+    Examples:
         >>> Normalize([0.5], [0.25])(torch.tensor([[[0, 255]]], dtype=torch.uint8)).flatten().round(decimals=4).tolist()
         [-2.0, 2.0]
     """
@@ -130,7 +130,7 @@ class ColorJitter(LevelTransform):
     Raises:
         ValueError: a factor is below 0, hue is outside its limits, or the first of two is the larger one.
 
-    Example:
+    Examples:
         >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> int(ColorJitter(brightness=(0, 0))(batch).pixels.max())

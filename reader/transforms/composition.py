@@ -60,7 +60,7 @@ class Compose(TransformGroup):
         ValueError: there are none.
         TypeError: one cannot be called.
 
-    Example:
+    Examples:
         >>> from pixpack import MemmapDataset
         >>> from pixpack.transforms import RandomCrop, RandomHorizontalFlip
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
@@ -101,7 +101,7 @@ class RandomApply(TransformGroup):
     Raises:
         ValueError: there are none, or p is not a probability.
 
-    Example:
+    Examples:
         >>> from pixpack import MemmapDataset
         >>> from pixpack.transforms import ColorJitter
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]

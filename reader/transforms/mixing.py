@@ -50,7 +50,7 @@ class RandomErasing(Described):
     Raises:
         ValueError: an argument is not one of these.
 
-    Example:
+    Examples:
         >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> int((RandomErasing(1, scale=(0.5, 0.5), ratio=(1, 1))(batch).pixels == 0).all(-1).sum(1).sum(1).min()) >= 500
@@ -206,7 +206,7 @@ class MixUp(_OfTwo):
     Raises:
         ValueError: alpha, num_classes or label_smoothing is out of range.
 
-    Example:
+    Examples:
         >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 80]]
         >>> MixUp(num_classes=3)(batch).targets.sum(1).tolist()

@@ -132,7 +132,7 @@ class Pad(Described):
     Raises:
         ValueError: padding is not 0 or more pixels, or padding_mode is not one of these.
 
-    Example:
+    Examples:
         >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> Pad(2, padding_mode="reflect")(batch).images.shape

@@ -234,7 +234,7 @@ class GaussianBlur(compiled.CompiledTransform):
     Raises:
         ValueError: kernel_size is not odd and positive, or sigma is not above 0 with the smaller one first.
 
-    Example:
+    Examples:
         >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> GaussianBlur(3)(batch).images.shape

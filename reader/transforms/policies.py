@@ -128,7 +128,7 @@ class RandAugment(Policy):
     Raises:
         ValueError: an argument is not one of these.
 
-    Example:
+    Examples:
         >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> RandAugment()(batch).images.shape
@@ -209,7 +209,7 @@ class TimmRandAugment(Policy):
     Raises:
         ValueError: config_str has a section that is none of these.
 
-    Example:
+    Examples:
         >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> TimmRandAugment("rand-m9-mstd0.5-inc1")(batch).images.shape

@@ -88,7 +88,7 @@ class RandomHorizontalFlip(_RandomFlip, CompiledTransform):
     Raises:
         ValueError: p is not a probability.
 
-    Example:
+    Examples:
         >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> torch.equal(RandomHorizontalFlip(1)(batch).images, batch.images.flip(-1))
@@ -117,7 +117,7 @@ class RandomVerticalFlip(_RandomFlip):
     Raises:
         ValueError: p is not a probability.
 
-    Example:
+    Examples:
         >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> torch.equal(RandomVerticalFlip(1)(batch).images, batch.images.flip(-2))
@@ -159,7 +159,7 @@ class RandomCrop(CompiledTransform):
     Raises:
         ValueError: size is not 1 or more pixels, or padding is negative.
 
-    Example:
+    Examples:
         >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> RandomCrop(32, padding=4)(batch).images.shape
@@ -271,7 +271,7 @@ class RandomResizedCrop(CompiledTransform):
         ValueError: size is not 1 or more pixels, or scale or ratio are not two numbers above 0, the smaller one first,
             or there is no such interpolation.
 
-    Example:
+    Examples:
         >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> RandomResizedCrop(24)(batch).images.shape

@@ -40,7 +40,7 @@ class CenterCrop(CompiledTransform):
     Raises:
         ValueError: size is not 1 or more pixels.
 
-    Example:
+    Examples:
         >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> torch.equal(CenterCrop(28)(batch).images, batch.images[..., 2:30, 2:30])
@@ -94,7 +94,7 @@ class ResizeCenterCrop(CompiledTransform):
     Raises:
         ValueError: size is not 1 or more pixels, or fraction is not above 0 and at most 1.
 
-    Example:
+    Examples:
         >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> ResizeCenterCrop(28, fraction=0.875)(batch).images.shape
@@ -164,7 +164,7 @@ class Resize(Described):
     Raises:
         ValueError: size is not 1 or more pixels, interpolation is neither of these, or max_size is not above size.
 
-    Example:
+    Examples:
         >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> Resize((24, 30), "bicubic")(batch).images.shape

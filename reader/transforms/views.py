@@ -29,7 +29,7 @@ class MultiView(Described):
         ValueError: there are none, or MixUp or CutMix is among them: there are no targets of each view.
         TypeError: one cannot be called.
 
-    Example:
+    Examples:
         >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> views, targets = MultiView([RandomResizedCrop(32)] * 2)(batch)
@@ -76,7 +76,7 @@ class MultiCrop(MultiView):
     Raises:
         ValueError: there is no view, another number of transforms, or MixUp or CutMix is among them.
 
-    Example:
+    Examples:
         >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> views, targets = MultiCrop(2, 6, global_size=32, local_size=16)(batch)

@@ -52,7 +52,7 @@ def merge(
         OptionsError: there are fewer than two stores.
         PackError: one is not a store or is damaged, they differ, OUT is in the way; or DiskFullError.
 
-    Example:
+    Examples:
         >>> merge([store_path, store_path], out_path).rows
         180
     """
@@ -138,7 +138,7 @@ def _plan(
 def joined(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     """Return one list of all classes: the longest if it has them all, the first of several; else their names, sorted.
 
-    Example:
+    Examples:
         >>> joined([("cat", "ant"), ("ant", "cat", "bee")]), joined([("cat",), ("ant",)])
         (('ant', 'cat', 'bee'), ('ant', 'cat'))
     """
@@ -203,7 +203,7 @@ def _target_kind(kind: str, classes: tuple[str, ...], count: int | None) -> str:
 def _differences(one: Mapping[str, object], other: Mapping[str, object]) -> str:
     """Say in what two dicts differ, the first one's values first; "" where they do not.
 
-    Example:
+    Examples:
         >>> _differences({"size": 32, "fit": "crop"}, {"size": 40, "fit": "crop", "masks": True})
         'size: 32 and 40; masks: none and True'
     """

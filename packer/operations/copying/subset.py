@@ -67,7 +67,7 @@ def subset(
         OptionsError: nothing is chosen, or what is not there.
         PackError: the store is not a store or is damaged, OUT is in the way, or DiskFullError.
 
-    Example:
+    Examples:
         >>> subset(store_path, out_path, classes=["class2", "class0"], per_class=5).rows
         10
     """

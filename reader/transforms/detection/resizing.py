@@ -27,7 +27,7 @@ class ScaleJitter(OwnSizeTransform):
         ValueError: target_size are not two sides of 1 or more pixels, scale_range not two factors above 0, the smaller one first,
             or the interpolation is another.
 
-    Example:
+    Examples:
         >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> ScaleJitter((32, 32), (0.5, 0.5))(batch).images[0].shape
@@ -74,7 +74,7 @@ class RandomShortestSize(OwnSizeTransform):
     Raises:
         ValueError: a length is not 1 or more pixels, there are none, or the interpolation is another.
 
-    Example:
+    Examples:
         >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> RandomShortestSize(48, max_size=40)(batch).images[0].shape
@@ -124,7 +124,7 @@ class FixedSizeCrop(OwnSizeTransform):
     Raises:
         ValueError: size is not 1 or more pixels.
 
-    Example:
+    Examples:
         >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> FixedSizeCrop((24, 40))(batch).images[0].shape
