@@ -71,7 +71,3 @@ class EngineError(RuntimeError):
 
 class Terminated(BaseException):
     """SIGTERM arrived."""
-
-
-class RowsChanged(Exception):
-    """A piece decoded again has more bytes than it had room for: its source changed. What follows it is at the wrong offset."""

@@ -22,11 +22,10 @@ _Group = TypeVar("_Group", bound="_Options")
 
 FITS = ("crop", "pad", "squash", "inside", "none")
 RESAMPLES = ("bilinear", "bicubic", "lanczos", "box")
-ENGINES = ("local", "ray")
 CHANNELS = {"rgb": 3, "gray": 1, "rgba": 4}
 
 # What belongs to one run alone, and what is a path.
-_OF_A_RUN = ("workers", "progress", "resume", "overwrite", "part", "engine", "address")
+_OF_A_RUN = ("workers", "progress", "resume", "overwrite", "part")
 _PATHS = ("classes", "root", "boxes", "masks")
 
 # A 100-megapixel camera passes. An image of this size takes a worker 0.5 GB, with alpha 1 GB (2026-11-22).
@@ -266,25 +265,6 @@ class WorkerOptions(_Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(WorkerOptions):
-    """Who decodes, and what a broken image does to the pack.
-
-    Args:
-        engine: "local", or "ray": workers on a Ray cluster.
-        address: host:port of the cluster; None: the one that Ray finds itself.
-    """
-
-    engine: str = "local"
-    address: str | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        values.check_one_of("engine", self.engine, ENGINES)
-        if self.address is not None and self.engine != "ray":
-            raise OptionsError(f"{Option('address')} is that of a Ray cluster: give it with {Option('engine', 'ray')}.")
-
-
-@dataclass(frozen=True, kw_only=True)
 class OutputOptions(_Options):
     """What may be in OUT already.
 
@@ -300,7 +280,7 @@ class OutputOptions(_Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
+class PackOptions(OutputOptions, WorkerOptions, InputOptions, RowOptions):
     """Options of `pack`: those of its groups, and part.
 
     Args:
@@ -325,10 +305,7 @@ class PackOptions(OutputOptions, RunOptions, InputOptions, RowOptions):
                 " headers alone."
             )
         if self.boxes is not None or self.masks is not None:
-            raise OptionsError(
-                f"{Option('boxes')} and {Option('masks')} do not go together with {Option('part')} yet. Leave"
-                f" {Option('part')} out, or pack with {Option('engine', 'ray')}."
-            )
+            raise OptionsError(f"{Option('boxes')} and {Option('masks')} do not go together with {Option('part')} yet.")
 
     @property
     def has_mask_file(self) -> bool:

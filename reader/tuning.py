@@ -25,9 +25,6 @@ class Tuning:
     # against the pack, so that workers end together.
     block_bytes: int = 8 << 20
     least_block_inputs: int = 8
-    # Rows with sizes of their own that a worker holds before it writes: a block's are 8 MiB on average, and may be a thousand
-    # times that.
-    full_buffer_bytes: int = 16 << 20
     # A worker that holds so many bytes is given nothing more: blocks of images of very different sizes hold far more than 8 MiB.
     worker_held_bytes: int = 32 << 20
     # Between two looks after the workers.
@@ -35,25 +32,13 @@ class Tuning:
     # Where more than this is between two looks, this process was stopped, or the machine slept, or the disk was slow; and no
     # worker is to blame.
     longest_look_seconds: float = 1.0
-    # An image that takes longer, and some times longer than others do, holds up the blocks behind it, unless they go around it.
-    slow_image_seconds: float = 1.0
     # Between two images a worker only writes or begins. A disk under load or a slow start must not cost it its work, which is
-    # why this is longer than most a --timeout. So long a stopped worker is waited for, too.
+    # why this is longer than most a --timeout.
     between_images_seconds: float = 60.0
-    # Work is shared again where a worker has nothing to do and another has more than so much of it.
-    shared_work_seconds: float = 0.1
-    # The time of one call that decodes photographs, whose inputs nobody can take back.
-    photographs_call_seconds: float = 0.02
-    # More PNGs than made ones may be left by such calls, as of another size than the row's: each is then read twice.
-    unmade_pngs: int = 8
     # A picture of 1 x 65,500 that covers 224 x 224 has 3.3 billion pixels, 13 GB. Above so many pixels, and so many rows, only
     # the crop is resized.
     whole_resize_pixels: int = 16 << 20
     whole_resize_rows: int = 16
-    # A Ray head node answers in milliseconds, one under load in a few seconds; the rest is for importing ray.
-    ray_answer_seconds: float = 15.0
-    # Between two looks at workers that Ray starts.
-    ray_poll_seconds: float = 0.25
     # Bytes of one part that are copied at a time to where its rows belong.
     part_copy_bytes: int = 16 << 20
     # Runs of rows that a thread copies at once have as many bytes, or are one.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import io
 import json
@@ -39,7 +38,7 @@ hypothesis_settings.load_profile("pixpack")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # fixtures of several folders
-pytest_plugins = ["row_forms", "kinds", "rows", "ray_cluster", "expected_skips"]
+pytest_plugins = ["row_forms", "kinds", "rows", "expected_skips"]
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 # the command, which syncs nothing
@@ -55,14 +54,6 @@ def photo(width: int, height: int, seed: int) -> Image.Image:
     pixels[height // 4 : height // 2, width // 3 : width // 2] += 60
     pixels += rng.normal(0, 6, pixels.shape)
     return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
-
-
-def read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have files read by LocalSource and decoded by Decoder.row, as where the compiled part leaves them."""
-    from packer.pixels import decode
-
-    compiled = dataclasses.replace(decode.native(), photographs=None)
-    monkeypatch.setattr(decode, "native", lambda: compiled)
 
 
 def make_tree(root: Path, *, classes: int = 3, each: int = 8, size: tuple[int, int] = (64, 48)) -> Path:
@@ -174,7 +165,6 @@ def harm_at(image: Path, harm: Callable[[], None], monkeypatch: pytest.MonkeyPat
         return original(decoder, data)
 
     monkeypatch.setattr(Decoder, "row", row)
-    read_one_by_one(monkeypatch)
 
 
 @pytest.fixture(autouse=True)

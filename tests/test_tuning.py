@@ -56,7 +56,7 @@ def test_outside_of_tests_a_pack_gives_the_same_bytes(images: Path, tmp_path: Pa
         ("block_bytes=1.5", r"PIXPACK_TUNING gives block_bytes the value '1\.5', expected a whole number\.$"),
         ("block_bytes", r"PIXPACK_TUNING gives block_bytes the value '', expected a whole number\.$"),
         ("source_pause_seconds=1,x", r"the value '1,x', expected numbers with commas between them\.$"),
-        ("ray_answer_seconds=soon", r"PIXPACK_TUNING gives ray_answer_seconds the value 'soon', expected a number\.$"),
+        ("engine_poll_seconds=soon", r"PIXPACK_TUNING gives engine_poll_seconds the value 'soon', expected a number\.$"),
     ],
 )
 def test_a_change_that_cannot_be_is_one_sentence(words: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,9 +67,9 @@ def test_a_change_that_cannot_be_is_one_sentence(words: str, message: str, monke
 
 
 def test_of_a_field_that_is_changed_twice_the_last_value_counts(tune: Tune) -> None:
-    tune(block_bytes=5, ray_answer_seconds=2)
+    tune(block_bytes=5, engine_poll_seconds=2)
     tune(block_bytes=6)
-    assert tuning() == Tuning(block_bytes=6, ray_answer_seconds=2.0)
+    assert tuning() == Tuning(block_bytes=6, engine_poll_seconds=2.0)
 
 
 def test_several_times_are_one_field(tune: Tune) -> None:

@@ -15,7 +15,7 @@ import click
 from packer.cli.help import Command
 from packer.errors import OptionsError
 from packer.option_names import Option
-from packer.options import ENGINES, RunOptions
+from packer.options import WorkerOptions
 from reader.format.filesystem import user_path
 
 
@@ -74,7 +74,7 @@ WORKERS = click.option(
 # Of what replaces no store.
 MAX_REJECTS = click.option(
     "--max-rejects",
-    default=RunOptions.max_rejects,
+    default=WorkerOptions.max_rejects,
     show_default=True,
     metavar="N|P%",
     help="More rejects than this end with exit code 3.",
@@ -141,7 +141,7 @@ RUN = combined(
     WORKERS,
     click.option(
         "--max-rejects",
-        default=RunOptions.max_rejects,
+        default=WorkerOptions.max_rejects,
         show_default=True,
         metavar="N|P%",
         help="More rejects than this end with exit code 3; a store that would be replaced stays.",
@@ -149,20 +149,10 @@ RUN = combined(
     click.option(
         "--timeout",
         type=float,
-        default=RunOptions.timeout,
+        default=WorkerOptions.timeout,
         show_default=True,
         metavar="SECONDS",
         help="Longest that one image may take.",
-    ),
-    click.option(
-        "--engine",
-        type=click.Choice(ENGINES),
-        default=RunOptions.engine,
-        show_default=True,
-        help="ray: workers on a Ray cluster.",
-    ),
-    click.option(
-        "--address", metavar="HOST:PORT", help="The Ray cluster.  [default: RAY_ADDRESS, or one on this machine]"
     ),
     click.option("--profile", is_flag=True, help="Also print where the seconds went, by stage and process."),
     REPORT,

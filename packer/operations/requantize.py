@@ -45,9 +45,8 @@ from packer.store.state import REQUANTIZE, in_progress, moved_names, out_of, unf
 from packer.store.state import State as FolderState
 from packer.text import both_given
 from packer.values import check_quality, lasting_path, parse_size
-from packer.workers.contracts import Marks
 from packer.workers.engine import LocalEngine
-from packer.workers.processes import InFlight
+from packer.workers.processes import InFlight, Marks
 from reader.format.filesystem import plain_path
 from reader.format.samples import encode_line, read_json_lines
 from reader.format.shown import redacted
@@ -329,9 +328,7 @@ class _Run:
         locks, dest = self._to.locks, str(self._to.folder_of_images.absolute())
         lock = str(locks[0].path.absolute()), locks[0].content
         job = dataclasses.replace(self._job, dest=dest, lock=lock, others=self._others)
-        engine = LocalEngine(
-            job, workers=min(workers, blocks), timeout=options.timeout, inherited=locks, at_most=workers
-        )
+        engine = LocalEngine(job, workers=min(workers, blocks), timeout=options.timeout, inherited=locks)
         done, rejected, source_bytes = self.resumed_from, 0, 0
 
         def tick() -> None:
@@ -448,10 +445,6 @@ class RequantizeJob:
         """Make what does this job in a process of its own."""
         return RequantizeWorker(self, in_flight)
 
-    def guessed_bytes(self, task: Task) -> int:
-        """Say that there are no rows."""
-        return 0
-
 
 class RequantizeWorker:
     """Requantizes images into a folder. A file there is complete or not there: it is made beside the lock, synced, then moved."""
@@ -462,15 +455,10 @@ class RequantizeWorker:
     def expect(self, task: Task) -> None:
         """Do nothing: the sources are near."""
 
-    def forget(self, start: int, stop: int) -> None:
-        """Do nothing: the sources are near."""
-
-    def decode(self, task: Task, may_begin: Callable[[int], bool] = lambda _: True) -> Result:
+    def decode(self, task: Task) -> Result:
         """Do images of a block; their lines are the result's samples, in the block's order."""
         lines: list[dict[str, Any]] = []
         for index, path in enumerate(task.paths, start=task.start):
-            if index > task.start and not may_begin(index):
-                break
             lines.append(self._line(index, path, task.refused.get(index)))
         self._in_flight.mark(-1)
         result = Result(task.block, len(lines))
@@ -480,7 +468,7 @@ class RequantizeWorker:
         result.source_bytes = sum(line.get("bytes", 0) for line in lines)
         return result
 
-    def write(self, start: int, offset: int) -> None:
+    def write(self, block: int, offset: int) -> None:
         """Do nothing: there are no rows, and the files are written."""
 
     def _line(self, index: int, path: str, refusal: str | None) -> dict[str, object]:

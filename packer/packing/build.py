@@ -17,16 +17,15 @@ from packer.packing.differences import header_difference, inputs_difference
 from packer.packing.parts.division import divide
 from packer.packing.parts.part_inputs import check_siblings, save_inputs
 from packer.packing.resume import Committed, journal_header, read_committed
-from packer.packing.tasks import Packing, block_tasks, pack_job, witness
+from packer.packing.tasks import Packing, block_tasks, pack_job
 from packer.pixels.geometry import Geometry
-from packer.pixels.requantize import pixel_versions
 from packer.progress import notify
 from packer.report import PackReport, Progress
 from packer.sources.local import MISSING
 from packer.store import journal as journals
 from packer.store.blocks import Result
 from packer.store.destination import Making
-from packer.store.disk_space import allocate, check_room, move_rows
+from packer.store.disk_space import allocate, check_room
 from packer.store.failures import as_pack_error
 from packer.store.lock import checked
 from packer.store.parts import Part
@@ -38,11 +37,9 @@ from packer.workers.engine import LocalEngine
 from packer.workers.processes import start_context
 from reader.format.manifest import PIXELS, read_manifest
 from reader.system import available_cpus
-from reader.tuning import tuning
 
 if TYPE_CHECKING:
     from packer.store.sealed.reuse import ReusedLines
-    from packer.workers.ray import RayWorkers
 
 
 class Build:
@@ -213,24 +210,15 @@ class Build:
     def _run_blocks(self, step: int) -> None:
         """Let workers make the rows that are not committed yet, and commit them block by block."""
         committed = self._committed
-        launcher = self._launcher()
-        asked = self._options.workers or (available_cpus() if launcher is None else launcher.cpus)
+        asked = self._options.workers or available_cpus()
         workers = max(1, min(asked, -(-(self._span.stop - committed.inputs_stop) // step)))
-        if launcher is not None:
-            launcher.prepare(self._job, workers)
-        elif start_context().get_start_method() == "fork":
+        if start_context().get_start_method() == "fork":
             self._job.import_ahead(self._inputs.paths)
         engine = LocalEngine(
             self._job,
             workers=workers,
             timeout=self._options.timeout,
             inherited=self._to.locks,
-            clock=self._clock,
-            launcher=launcher,
-            at_most=asked,
-            inputs_ahead=tuning().source_objects_ahead if self._inputs.url else 0,
-            # what other machines have written is in their memory, too
-            move=self._move_rows if launcher is None else None,
         )
         committer: Committer | None = None
         tasks = block_tasks(self._inputs, range(committed.inputs_stop, self._span.stop), step, self._reused)
@@ -246,21 +234,11 @@ class Build:
             if committer is not None:
                 committer.finish()
         finally:
-            if launcher is not None:
-                launcher.close()  # first: workers that end before Ray has been left are reported as failures on stderr
             engine.close()
             if committer is not None:
                 committer.close()
                 self._profile["commit"] = committer.stages()
             self._profile |= engine.profile
-
-    def _move_rows(self, start: int, target: int, size_bytes: int) -> None:
-        """Move bytes of the file of rows that are too far back, and with them their masks."""
-        layout, out = self._job.layout, self._out
-        self._to.check_same()
-        move_rows(out / PIXELS, start, target, size_bytes)
-        if layout.has_mask_file:
-            move_rows(out / MASKS, *map(layout.mask_bytes, (start, target, size_bytes)))
 
     def _take(self, result: Result) -> None:
         """Count a block that was written."""
@@ -269,17 +247,6 @@ class Build:
             states = self._inputs.states.tolist(start, start + result.inputs)
             result.sources = [(size, version) for size, version in states]
         self._committed.add(result)
-
-    def _launcher(self) -> RayWorkers | None:
-        """Return what starts workers elsewhere; None where they are processes of this machine."""
-        if self._options.engine == "local":
-            return None
-        from packer.workers.ray import RayWorkers
-
-        self._job = dataclasses.replace(self._job, witness=witness(self._inputs))
-        find_decoders = functools.partial(pixel_versions, self._options.shaping())
-        # the lock names this process: no other folder of that name holds the same
-        return RayWorkers(self._options.address, self._job.lock, find_decoders(), find_decoders)
 
     def _tick(self, engine: LocalEngine) -> None:
         progress, path = self._progress("pack", self._committed.inputs_stop), engine.waits_for()

@@ -36,7 +36,6 @@ from packer.store.destination import Folder
 from packer.store.out_folder import resolved_out
 from packer.workers.block_worker import Attempt, PackJob
 from packer.workers.processes import InFlight
-from packer.workers.row_buffers import RowBuffer
 from reader.format.fields import Json
 from reader.format.manifest import TARGET_DTYPES
 from reader.format.samples import Sample
@@ -187,12 +186,6 @@ class DatasetRows:
 
     def expect(self, task: Task) -> None:
         """Do nothing: the dataset reads by itself."""
-
-    def forget(self, start: int, stop: int) -> None:
-        """Do nothing: the dataset reads by itself."""
-
-    def photographs(self, rows: RowBuffer) -> None:
-        """Do nothing: items are pictures by now."""
 
     def make(self, task: Task, index: int, attempt: Attempt) -> None:
         """Fill in the row and the line of an item; raises DecodeError."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from packer.clock import StageClock
-from packer.errors import EngineError, OptionsError, PackError, ScanError, SourceError
+from packer.errors import OptionsError, PackError, ScanError, SourceError
 from packer.inputs.class_lists import has_multi_hot, load_classes
 from packer.inputs.samples import Inputs
 from packer.inputs.scan import scan
@@ -230,22 +230,11 @@ def named_sources(images: ImagesArgument) -> list[str]:
 
 
 def _check_libraries(options: PackOptions) -> None:
-    """Refuse options whose library is not installed, or whose cluster does not answer, before anything starts."""
+    """Refuse options whose library is not installed, before anything starts."""
     if options.requantize is not None:
         from packer.pixels.ffmpeg import open_ffmpeg
 
         open_ffmpeg()
-    if options.engine == "ray":
-        _check_ray(options.address)
-
-
-def _check_ray(address: str | None) -> None:
-    from packer.workers.ray import check_ray
-
-    try:
-        check_ray(address)
-    except EngineError as e:
-        raise PackError(str(e)) from None
 
 
 def _listed(sources: list[str], options: PackOptions) -> dict[str, Inputs]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +21,6 @@ from reader.format.tensors import codec_of
 
 if TYPE_CHECKING:
     from packer.store.sealed.reuse import ReusedLines
-
-# So many inputs are looked at for one that is there.
-_WITNESSES = 100
 
 
 @dataclass(frozen=True)
@@ -87,12 +83,3 @@ def block_tasks(inputs: Inputs, span: range, step: int, reused: ReusedLines | No
             masks=inputs.masks[start:stop] if inputs.masks is not None else [],
             reused={} if reused is None else reused.of(paths, start),
         )
-
-
-def witness(inputs: Inputs) -> str:
-    """Name an input that is there, for nodes to look for; "" where none of the first is, or they are in object storage."""
-    if inputs.url or inputs.identity:
-        return ""
-    names = [archive.path for archive in inputs.archives] or inputs.paths[:_WITNESSES]
-    paths = (os.path.join(inputs.root.absolute(), name) for name in names)
-    return next(filter(os.path.exists, paths), "")

@@ -14,7 +14,7 @@ from pathlib import Path
 from packer.errors import PackError, ScanError
 from packer.inputs.splits import stores_of
 from packer.option_names import OVERWRITE, Option
-from packer.options import LabelOptions, PackOptions, RunOptions
+from packer.options import LabelOptions, PackOptions, WorkerOptions
 from packer.packing.keywords import takes
 from packer.packing.pack import ImagesArgument, named_sources, pack_sources
 from packer.packing.recorded_labels import LABEL_OPTIONS, LabelCheck, label_files, resolved_labels
@@ -30,7 +30,7 @@ from reader.format.manifest import Manifest
 
 
 @dataclass(frozen=True, kw_only=True)
-class UpdateOptions(RunOptions, LabelOptions):
+class UpdateOptions(WorkerOptions, LabelOptions):
     """Options of `update`: those of its groups, and these.
 
     Args:

@@ -36,41 +36,6 @@ class RowOf(Protocol):
 
 # (width, height) of the picture that is decoded, of that resized, x, y of the row in it, (width, height) of the row; the filter
 RowPlan = tuple[Pair, Pair, Pair, Pair, int]
-# of a file: bytes, mtime_ns, sha256, width, height, what stands before the first scan where a profile does, whether it is a PNG
-Made = tuple[int, int, str, int, int, bytes, bool]
-
-
-# A file; or its path, the offset and bytes of a part of it, and the (size, mtime_ns) that it had when the part was found
-Input = str | tuple[str, int, int, int, int]
-
-
-class PhotographsOf(Protocol):
-    """Makes the rows of files in one call, up to the first that is anything but plain and sound, in a file at rest.
-
-    Plain are JPEGs and, of the row's size, PNGs. plan: asked for a picture's (width, height); None leaves the file to the caller.
-    inflate: returns so many bytes of compressed data, or None; where it is None, no PNG is served.
-    rows: uint8[len(paths), row_bytes], written to. marks: int64[4] of the image in flight, or empty; first: the number of the
-    first file. One that was changed in the last settled_ns is left to the caller.
-    Returns what is known of each file, the crc32 of all rows behind those of which crc32 is, three sums and three sums of
-    squares, and the seconds that reading, resizing and checksums took.
-    """
-
-    def __call__(
-        self,
-        paths: list[Input],
-        first: int,
-        plan: Callable[[int, int], RowPlan | None],
-        sha256: Callable[[memoryview], object],
-        inflate: Callable[[bytes, int], bytes | None] | None,
-        rows: memoryview,
-        row_bytes: int,
-        marks: object,
-        crc32: int,
-        settled_ns: int,
-        /,
-    ) -> tuple[list[Made], int, tuple[int, ...], tuple[float, float, float]]: ...
-
-
 class ResizeOf(Protocol):
     """Resizes a picture of source = (width, height), of one or four bytes a pixel, to size; None where a side is above 2^20."""
 
@@ -106,8 +71,6 @@ class Native:
     # what row() has taken in this process to resize
     resize_seconds: Callable[[], float] = float
     unfilter: UnfilterOf | None = None
-    # only where files are as on Unix
-    photographs: PhotographsOf | None = None
     # of the libjpeg-turbo that it decodes with; "" where it does not decode
     version: str = ""
     reason: str = ""
@@ -128,7 +91,7 @@ def native() -> Native:
     if version is None or not _OLDEST <= _numbers(version) <= _NEWEST:
         found = f"it runs with libjpeg-turbo {version or 'of unknown version'}, expected 2.1 to 3.2"
         return replace(known, reason=f"not used to decode: {found}")
-    return replace(known, row=built.row, photographs=getattr(built, "photographs", None), version=version)
+    return replace(known, row=built.row, version=version)
 
 
 def _library_version(built: ModuleType) -> str | None:

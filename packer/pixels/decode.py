@@ -44,10 +44,6 @@ class Decoder:
         self._clock = clock or StageClock("decode")
         self._one_pass, self._resize_seconds = native().row, native().resize_seconds
         self._unfilter = native().unfilter if bit_depth == 16 else None
-        # what makes the rows of several files in one call; None where rows are to be other than such a call makes them
-        self.photographs = None if channels != "rgb" else native().photographs
-        # what inflates PNGs for it; None where it is to make no rows of these
-        self.inflate = png.inflated if self._unfilter is not None else None
         self._made: PictureDecoder | None = None
 
     def row(self, data: bytes) -> Row:

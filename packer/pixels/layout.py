@@ -78,10 +78,6 @@ class RowLayout:
         content = {"content": 16} if self.geometry.has_content else {}
         return content | ({"frames": 16} if self.is_compressed else {})
 
-    def guessed_bytes(self, rows: int) -> int | None:
-        """Bytes of so many rows in the file before they are decoded; None where that depends on the images."""
-        return None if self.is_compressed else self.size_bytes(rows)
-
     def expected_bytes(self, size_bytes: int) -> int:
         """Bytes that rows of so many bytes probably take in the file."""
         return self.file_bytes(int(size_bytes * expected_share(self.form)))
@@ -128,9 +124,6 @@ class VariableRows(RowLayout):
         """Every row has an offset and a shape, and its mask an offset."""
         masks = {"mask_offsets": 8} if self.has_masks else {}
         return {"offsets": 8, "shapes": 12} | masks | super().tensor_bytes
-
-    def guessed_bytes(self, rows: int) -> None:
-        """The bytes of rows depend on the images."""
 
     def size_bytes(self, rows: int, shapes: Iterable[tuple[int, int]] = ()) -> int:
         """Bytes of rows of these shapes, (height, width), with their masks."""

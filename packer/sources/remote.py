@@ -99,15 +99,6 @@ class ObjectPrefetch:
             self._coming.update(inputs)
             self._fill()
 
-    def forget(self, start: int, stop: int) -> None:
-        """Learn that inputs [start, stop) will not be asked for."""
-        with self._lock:
-            for index in range(start, stop):
-                self._coming.pop(index, None)
-                if (fetched := self._fetched.pop(index, None)) is not None:
-                    fetched.cancel()
-            self._fill()
-
     def source(self, index: int, path: str) -> RemoteSource:
         """Return an input's source; its bytes are there or on their way where it was expected."""
         with self._lock:

@@ -61,10 +61,6 @@ class Roots:
         """
         return cls(tuple(map(_root, map(absolute_path, paths))), tuple(_mounts().items()))
 
-    def again(self) -> Roots:
-        """Look at the same paths from this host; raises SourceError where one is missing here."""
-        return Roots.of(root.path for root in self.paths)
-
     def lost(self, path: str) -> str:
         """Say what has become of what a file is on; "" where all of it is as it was listed."""
         path = absolute_path(path)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from packer.checksums import crc32_combine
 from reader.format.fields import BYTES, TEXT, integer, key, list_of, record, record_of
 from reader.tuning import tuning
 
@@ -32,20 +30,6 @@ class Task:
     def stop(self) -> int:
         """The input behind its last."""
         return self.start + len(self.paths)
-
-    def cut(self, start: int, stop: int) -> Task:
-        """Return the task of some of its inputs, by their numbers in the pack."""
-        own = slice(start - self.start, stop - self.start)
-        return replace(
-            self,
-            start=start,
-            paths=self.paths[own],
-            targets=self.targets[own],
-            members=self.members[own],
-            refused={index: reason for index, reason in self.refused.items() if start <= index < stop},
-            masks=self.masks[own],
-            reused={index: row for index, row in self.reused.items() if start <= index < stop},
-        )
 
 
 @record()
@@ -102,26 +86,6 @@ class Result:
     mask_values: list[int] = key(BYTES, default_factory=list)
     # rows that are reused of the store that is replaced; the name is a key of the journal
     kept: int = key(_COUNT, default=0)
-
-    @classmethod
-    def joined(cls, pieces: Sequence[Result]) -> Result:
-        """Join the results of the pieces of a block, in order."""
-        if len(pieces) == 1:
-            return pieces[0]
-        block_result = cls(pieces[0].block, 0, read_since_ns=min(piece.read_since_ns for piece in pieces))
-        for piece in pieces:
-            block_result.crc32 = crc32_combine(block_result.crc32, piece.crc32, piece.size_bytes)
-            unpacked = crc32_combine(block_result.unpacked_crc32, piece.unpacked_crc32, piece.unpacked_bytes)
-            block_result.unpacked_crc32 = unpacked
-            for name in ("inputs", "rows", "pixel_count", "source_bytes", "size_bytes", "unpacked_bytes", "kept"):
-                setattr(block_result, name, getattr(block_result, name) + getattr(piece, name))
-            for name in ("samples", "content", "rejects", "sources", "shapes", "frames", "mask_sources"):
-                getattr(block_result, name).extend(getattr(piece, name))
-            block_result.mask_values = sorted({*block_result.mask_values, *piece.mask_values})
-            for name in ("sums", "square_sums"):
-                sums = getattr(block_result, name) or [0] * len(getattr(piece, name))
-                setattr(block_result, name, [a + b for a, b in zip(sums, getattr(piece, name), strict=True)])
-        return block_result
 
 
 _BLOCK_INPUTS = 4096

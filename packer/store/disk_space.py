@@ -10,7 +10,6 @@ from pathlib import Path
 
 from packer.errors import DiskFullError
 from packer.option_names import RESUME
-from packer.store.files import _WRITE_BYTES, write_at
 from reader.format.filesystem import error_path
 from reader.format.manifest import PIXELS
 
@@ -99,16 +98,3 @@ def _reserve(descriptor: int, start: int, count: int) -> bool:
             return False
         raise
     return True
-
-
-def move_rows(path: Path, start: int, target: int, count: int) -> None:
-    """Move bytes [start, start + count) of a file to target, which is before start; what they overlap is overwritten.
-
-    Raises:
-        OSError: with the path as its filename.
-    """
-    with error_path(path), open(path, "r+b", buffering=0) as file:
-        for done in range(0, count, _WRITE_BYTES):
-            file.seek(start + done)
-            data = file.read(min(_WRITE_BYTES, count - done))
-            write_at(file.fileno(), memoryview(data), target + done)

@@ -9,14 +9,14 @@ import functools
 import hashlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from packer.clock import StageClock
 from packer.errors import DecodeError, EngineError, SourceError
 from packer.options import RowOptions
-from packer.pixels.decode import Decoder, serves
+from packer.pixels.decode import serves
 from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
 from packer.pixels.requantize import row_decoder
@@ -30,10 +30,8 @@ from packer.store.blocks import RejectedInput, Result, Task
 from packer.store.files import write_at
 from packer.store.lock import check_same_lock
 from packer.system import BINARY, NO_DESCRIPTOR
-from packer.workers.contracts import Marks
-from packer.workers.photographs import Photographs
-from packer.workers.processes import InFlight
-from packer.workers.row_buffers import DecodedRows, MadeRows, RowBuffer, row_buffer
+from packer.workers.processes import InFlight, Marks
+from packer.workers.row_buffers import DecodedRows, RowBuffer, row_buffer
 from reader.format.filesystem import error_path
 from reader.format.samples import Sample, line_start
 from reader.format.urls import is_url
@@ -64,7 +62,6 @@ class PackJob:
     # what the inputs and masks are on; seconds between tries where that cannot be read
     roots: Roots = NOWHERE
     # on a cluster: a file that each of its nodes must see
-    witness: str = ""
     pauses: tuple[float, ...] = field(default_factory=lambda: tuning().source_pause_seconds)
     # of the folder that rows are written to: its file, and what that must say; "": nothing holds it
     lock: tuple[str, bytes] = ("", b"")
@@ -80,7 +77,7 @@ class PackJob:
     def import_ahead(self, paths: Sequence[str]) -> None:
         """Import what decoding these inputs needs in a process that forks workers, which then need not, each by itself."""
         is_plain = self.rows.channels == "rgb" and self.rows.requantize is None
-        # what makes rows of several files in one call makes them of one size, without masks
+        # a plain JPEG of one size without masks needs no Pillow
         if self.has_masks or self.geometry.has_own_sizes or not is_plain or not serves(paths):
             import packer.pixels.pictures  # noqa: F401
 
@@ -91,10 +88,6 @@ class PackJob:
     def source(self, path: str, member: list[int] | None) -> Readable:
         """Locate an input: a file below root, or by the numbers of its `Member` of an archive."""
         return locate(self.root, path, self.archives, member, self.roots)
-
-    def guessed_bytes(self, task: Task) -> int | None:
-        """Return the bytes of a task's rows if none of its images is rejected; None: that depends on the images."""
-        return self.layout.guessed_bytes(len(task.paths) - len(task.refused))
 
     @property
     def layout(self) -> RowLayout:
@@ -123,14 +116,8 @@ class RowMaker(Protocol):
     def expect(self, task: Task) -> None:
         """Ask for the sources of a task that will be decoded, where they are far away; called by another thread."""
 
-    def forget(self, start: int, stop: int) -> None:
-        """Ask for the sources of inputs [start, stop) no more; called by another thread."""
-
     def make(self, task: Task, index: int, attempt: Attempt) -> None:
         """Fill in the row and all else that is known of an input; raises DecodeError."""
-
-    def photographs(self, rows: RowBuffer) -> Photographs | None:
-        """Return what makes several inputs in one call, as `make` would, and counts their rows; None: nothing does."""
 
 
 class BlockWorker:
@@ -140,38 +127,26 @@ class BlockWorker:
         self._job, self._clock = job, clock or StageClock("other")
         self._in_flight = InFlight(in_flight, job.pauses)
         self._maker = job.row_maker(self._in_flight, self._clock)
-        self.expect, self.forget = self._maker.expect, self._maker.forget
+        self.expect = self._maker.expect
         self._rows = _row_buffer(job.layout, self._clock)
-        self._photographs = self._maker.photographs(self._rows)
         self._held: dict[int, DecodedRows] = {}
         self._files: dict[str, int] = {}
 
-    def decode(self, task: Task, may_begin: Callable[[int], bool] = lambda _: True) -> Result:
-        """Decode a task, up to the first input that may not be begun, or to many bytes; its rows stay here until `write`."""
+    def decode(self, task: Task) -> Result:
+        """Decode a block; its rows stay here until `write`."""
         result = Result(task.block, 0, read_since_ns=time.time_ns())
         self._rows.begin(len(task.paths))
-        # the first has begun with the task
-        index, begun = task.start, task.start + 1
-        while index < task.stop:
-            if index == begun:
-                if self._rows.is_full or not may_begin(index):
-                    break
-                begun += 1
-            if self._photographs is not None:
-                begun = self._photographs.begin(task, index, begun, may_begin)
-                index += self._photographs.make(task, index, begun, result)
-            if index < begun:
-                self._make(task, index, result)
-                index += 1
+        for index in range(task.start, task.stop):
+            self._make(task, index, result)
         self._in_flight.mark(-1)
-        self._held[task.start] = self._rows.finish(result)
+        self._held[task.block] = self._rows.finish(result)
         self._clock.enter("other")
         return result
 
-    def write(self, start: int, offset: int) -> None:
-        """Write a decoded task's rows at a byte of the file of rows, and their masks where they belong; others sync both."""
+    def write(self, block: int, offset: int) -> None:
+        """Write a decoded block's rows at a byte of the file of rows, and their masks where they belong; others sync both."""
         self._clock.enter("write")
-        rows, end = self._held.pop(start), offset
+        rows, end = self._held.pop(block), offset
         for chunk in rows.chunks:
             self._write(self._job.pixels_path, chunk, end)
             end += len(chunk)
@@ -265,20 +240,6 @@ class ImageRows:
         if self._fetcher is not None:
             numbered = enumerate(task.paths, start=task.start)
             self._fetcher.expect((index, path) for index, path in numbered if index not in task.refused)
-
-    def forget(self, start: int, stop: int) -> None:
-        """Ask for the sources of inputs [start, stop) no more."""
-        if self._fetcher is not None:
-            self._fetcher.forget(start, stop)
-
-    def photographs(self, rows: RowBuffer) -> Photographs | None:
-        """Return what makes photographs of files and tars into rows of one size, without masks, where nothing is reused."""
-        job = self._job
-        if job.has_masks or job.geometry.has_own_sizes or self._reused is not None or self._fetcher is not None:
-            return None
-        if not isinstance(rows, MadeRows) or not isinstance(self._decoder, Decoder):
-            return None
-        return Photographs.of(job.root, job.archives, self._decoder, rows, self._in_flight.memory, self._clock)
 
     def make(self, task: Task, index: int, attempt: Attempt) -> None:
         """Fill in the row and all else that is known of an input; raises DecodeError."""

@@ -5,8 +5,6 @@ One that is a frame already, as a JPEG is whose pixels the row has, stays so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from packer.clock import StageClock
@@ -17,7 +15,6 @@ from packer.pixels.statistics import ChannelSums
 from packer.store.blocks import Result
 from packer.workers.row_buffers import DecodedRows
 from reader import frames
-from reader.tuning import tuning
 
 
 class FrameBuffer:
@@ -26,13 +23,7 @@ class FrameBuffer:
     def __init__(self, layout: RowLayout, clock: StageClock) -> None:
         self._layout, self._clock, self._packer = layout, clock, frames.packer(layout.form, layout.channel_count)
         self._sums, self._crc32 = ChannelSums(layout.channel_count), native().crc32
-        self.row_bytes, self.has_content = layout.size_bytes(1), layout.geometry.has_content
-        self._chunk, self._room, self._full_bytes = bytearray(), memoryview(b""), tuning().full_buffer_bytes
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the frames of the task are so many bytes that they are to be written first."""
-        return len(self._chunk) >= self._full_bytes
+        self._chunk = bytearray()
 
     def begin(self, most_rows: int) -> None:
         """Do nothing: `finish` has begun the next task."""
@@ -54,28 +45,6 @@ class FrameBuffer:
         self._append(result, frame)
         if self._layout.size is None:
             result.shapes.append((height, width))
-
-    def room(self, result: Result, count: int) -> memoryview:
-        """Return memory for the next so many rows of one size, the same each time."""
-        if len(self._room) < count * self.row_bytes:
-            self._room = memoryview(bytearray(count * self.row_bytes))
-        return self._room[: count * self.row_bytes]
-
-    def crc32(self, result: Result) -> int:
-        """Return the checksum of the pixels of all rows so far."""
-        return result.unpacked_crc32
-
-    def add_made(self, result: Result, count: int, crc32: int, sums: Sequence[int]) -> None:
-        """Pack rows that were written into `room`: the checksum behind them, and their sums of each channel and its squares."""
-        self._sums.count(sums)
-        result.unpacked_crc32 = crc32
-        result.unpacked_bytes += count * self.row_bytes
-        assert self._layout.size is not None
-        self._clock.enter("compress")
-        rows = np.frombuffer(self._room, np.uint8)[: count * self.row_bytes].reshape(count, self.row_bytes)
-        for row in rows:
-            self._append(result, self._packer.pack(row, *self._layout.size))
-        self._clock.enter("other")
 
     def finish(self, result: Result) -> DecodedRows:
         """Fill in the checksum, sums and size of the frames, and hand them over."""

@@ -6,23 +6,22 @@ Knows signals, start methods and messages; which block goes to which worker is `
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import multiprocessing
 import os
+import queue
 import signal
 import sys
 import threading
 import time
 import types
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from packer.clock import StageClock
 from packer.errors import EngineError, PackError
 from packer.sources.roots import retried
-from packer.workers.contracts import Closable, Job, Marks, Pipe, Shared, Worker
+from packer.store.blocks import Result, Task
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -38,6 +37,46 @@ _SIGN_SECONDS = 0.25
 _T = TypeVar("_T")
 
 
+class Worker(Protocol):
+    """What does the work in a process of its own."""
+
+    def expect(self, task: Task) -> None:
+        """Prepare for a block that will be decoded; called by another thread."""
+
+    def decode(self, task: Task) -> Result:
+        """Decode a block and hold its rows."""
+
+    def write(self, block: int, offset: int) -> None:
+        """Write the rows of a decoded block at a byte of the file of rows."""
+
+
+class Job(Protocol):
+    """What all blocks have in common; travels to the workers."""
+
+    def worker(self, in_flight: Marks | None, clock: StageClock) -> Worker:
+        """Make what does the work, in its process.
+
+        It leaves word in in_flight: [its image or -1, how often that changed, whether it reads it, or retries that].
+        """
+
+
+class Closable(Protocol):
+    """What a forked worker closes of its parent's."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
+class Marks(Protocol):
+    """Numbers that a worker leaves for the engine, in memory that both see."""
+
+    def __getitem__(self, index: int, /) -> int: ...
+
+    def __setitem__(self, index: int, value: int, /) -> None: ...
+
+    def __iter__(self) -> Iterator[int]: ...
+
+
 class InFlight:
     """The image that a worker has in hand, left where the engine can read it even after a crash: see `Job.worker`.
 
@@ -48,13 +87,6 @@ class InFlight:
 
     def __init__(self, shared: Marks | None, pauses: Sequence[float]) -> None:
         self._shared, self._pauses = shared, pauses
-
-    @property
-    def memory(self) -> ctypes.Array[Any] | bytearray | None:
-        """The shared memory, to be written to as `mark` does; empty where nobody looks, None where it is reported otherwise."""
-        if self._shared is None:
-            return bytearray()
-        return self._shared if isinstance(self._shared, ctypes.Array) else None
 
     def mark(self, index: int, *, is_reading: bool = False, is_retried: bool = False) -> None:
         """Say which image it is, whether its source is being read, and whether that has failed and is retried; -1: none."""
@@ -100,7 +132,7 @@ def start_context() -> BaseContext:
 
 def start_worker(
     context: BaseContext, job: Job, inherited: Sequence[Closable]
-) -> tuple[BaseProcess, Connection, Shared]:
+) -> tuple[BaseProcess, Connection, Marks]:
     """Start a process that works at the other end of a pipe; returns it, this end, and its in_flight, shared with it.
 
     Args:
@@ -175,25 +207,21 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def serve(job: Job, pipe: Pipe, in_flight: Marks | None, clock: StageClock) -> None:
-    """Be a worker at the end of a pipe or connection: decode and write what it says; the process ends with it."""
-    warnings.simplefilter("ignore")
-    end = _PipeEnd(pipe)
+def serve(job: Job, pipe: Connection, in_flight: Marks | None, clock: StageClock) -> None:
+    """Be a worker at the end of a pipe: decode and write what it says; the process ends with it."""
+    orders: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
     try:
         worker = job.worker(in_flight, clock)
-        orders = _Orders()
-        threading.Thread(target=_drain, args=(end, orders, worker), daemon=True).start()
+        threading.Thread(target=_receive, args=(pipe, orders, worker), daemon=True).start()
         while True:
             clock.enter("wait")
-            kind, *content = orders.next()
+            kind, *content = orders.get()
             clock.enter("other")
             if kind == "decode":
-                begun = time.perf_counter()
-                result = worker.decode(content[0], orders.may_begin)
-                end.send(("decoded", result, content[0].start, time.perf_counter() - begun))
+                pipe.send(("decoded", worker.decode(*content)))
             else:
                 worker.write(*content)
-                end.send(("written", content[0], clock.seconds()))
+                pipe.send(("written", content[0], clock.seconds()))
     except BrokenPipeError:
         return
     except MemoryError:  # reported by the exit code: a message would need memory
@@ -204,89 +232,25 @@ def serve(job: Job, pipe: Pipe, in_flight: Marks | None, clock: StageClock) -> N
         EngineError,
     ) as e:  # the store's disk, that of the inputs, or this machine: the pack must stop
         with contextlib.suppress(OSError):
-            end.send(("failed", e))
+            pipe.send(("failed", e))
 
 
-class _PipeEnd:
-    """A worker's end of its pipe, for several threads."""
-
-    def __init__(self, pipe: Pipe) -> None:
-        self._pipe, self._lock = pipe, threading.Lock()
-        self.recv = pipe.recv
-
-    def send(self, message: tuple[object, ...]) -> None:
-        """Send a complete message."""
-        with self._lock:
-            self._pipe.send(message)
-
-
-class _Orders:
-    """What a worker was sent and has not done, in order. One thread receives, another obeys."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._messages: deque[tuple[Any, ...]] = deque()
-        # of the task that is decoded: its first input, the next that is not begun, and where it ends
-        self._start = self._next = self._stop = 0
-        # of tasks that were given back, so that a message in progress to write them is dropped
-        self._released: set[int] = set()
-
-    def add(self, message: tuple[object, ...]) -> None:
-        """Receive a message."""
-        with self._changed:
-            self._messages.append(message)
-            self._changed.notify()
-
-    def next(self) -> tuple[Any, ...]:
-        """Return the next message; waits for it. With a task its first input has begun."""
-        with self._changed:
-            self._stop = self._next  # the task before is done
-            while True:
-                while not self._messages:
-                    self._changed.wait()
-                message = self._messages.popleft()
-                if message[0] == "decode":
-                    task = message[1]
-                    self._released.discard(task.start)
-                    self._start, self._next, self._stop = task.start, task.start + 1, task.stop
-                elif message[1] in self._released:
-                    continue
-                return message
-
-    def may_begin(self, index: int) -> bool:
-        """Begin an input of the task that is decoded; False where it was given back."""
-        with self._changed:
-            if index >= self._stop:
-                return False
-            self._next = index + 1
-            return True
-
-    def release(self) -> list[tuple[int, int, int]]:
-        """Give back all that has not begun: of each task, by its first input, inputs [start, stop)."""
-        with self._changed:
-            found = [(self._start, self._next, self._stop)] if self._next < self._stop else []
-            self._stop = self._next
-            waiting = [message[1] for message in self._messages if message[0] == "decode"]
-            self._released.update(task.start for task in waiting)
-            self._messages = deque(m for m in self._messages if m[0] != "decode" and m[1] not in self._released)
-            return found + [(task.start, task.start, task.stop) for task in waiting]
-
-
-def process_state(process: object) -> str:
-    """Return in which state Linux has a process of this machine, as proc(5) has it: T is stopped, t traced; "" is not known."""
-    pid = getattr(process, "pid", None)
+def _receive(pipe: Connection, orders: queue.SimpleQueue[tuple[Any, ...]], worker: Worker) -> None:
+    """Take messages off the pipe at once: a parent that waits to send and a worker that waits to answer would wait forever."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # behind the name, which may hold anything
-            return chr(file.read().rpartition(b") ")[2][0])
-    except (OSError, IndexError):
-        return ""
+        while True:
+            message = pipe.recv()
+            if message[0] == "decode":
+                worker.expect(message[1])
+            orders.put(message)
+    except (EOFError, OSError):
+        os._exit(0)  # the parent is gone: no one waits for this worker, also not for an image that never ends
 
 
 def exit_reason(code: int | None) -> str:
-    """Say why a worker ended, by the exit code of its process; None: of one that is elsewhere, or still there."""
+    """Say why a worker ended, by the exit code of its process; None: it has not, though it closed its pipe."""
     if code is None:
-        return "the connection to it broke"
+        return "it closed its pipe"
     if code == _NO_MEMORY:
         return "there was not enough memory for it"
     if code == -signal.SIGKILL:
@@ -296,7 +260,7 @@ def exit_reason(code: int | None) -> str:
     return f"exit code {code}"
 
 
-def _work(job: Job, pipe: Pipe, in_flight: Marks | None, others: list[Closable], started: float) -> None:
+def _work(job: Job, pipe: Connection, in_flight: Marks | None, others: list[Closable], started: float) -> None:
     """Serve one pipe until the parent is gone; started is when it began to start this process, seconds of time.time()."""
     # the clock on the wall, as the only one that two processes share
     clock = StageClock("start", max(0.0, time.time() - started))
@@ -304,23 +268,3 @@ def _work(job: Job, pipe: Pipe, in_flight: Marks | None, others: list[Closable],
     for other in others:
         other.close()
     serve(job, pipe, in_flight, clock)
-
-
-def _drain(end: _PipeEnd, orders: _Orders, worker: Worker) -> None:
-    """Take messages off the pipe at once: a parent that waits to send and a worker that waits to answer would wait forever."""
-    try:
-        while True:
-            message = end.recv()
-            if message[0] == "release":
-                released = orders.release()
-                for _, start, stop in released:
-                    worker.forget(start, stop)
-                message = "released", [(first, start) for first, start, _ in released]
-                # not by this thread, which must never wait to send
-                threading.Thread(target=end.send, args=(message,), daemon=True).start()
-                continue
-            if message[0] == "decode":
-                worker.expect(message[1])
-            orders.add(message)
-    except (EOFError, OSError):
-        os._exit(0)  # the parent is gone: no one waits for this worker, also not for an image that never ends

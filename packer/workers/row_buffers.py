@@ -5,9 +5,8 @@ One class for rows of one size, one for rows as large as their images; decodes a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from packer.clock import StageClock
 from packer.pixels.compiled import native
@@ -15,7 +14,6 @@ from packer.pixels.layout import RowLayout
 from packer.pixels.row import Row
 from packer.pixels.statistics import ChannelSums, RaggedBlock
 from packer.store.blocks import Result
-from reader.tuning import tuning
 
 # So many bytes of rows are checked at once: while they are in the CPU's cache, and small rows not one by one.
 _CHECK_BYTES = 64 << 10
@@ -34,10 +32,6 @@ class DecodedRows:
 class RowBuffer(Protocol):
     """Takes the rows of one task after the other."""
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the rows of the task are so many bytes that they are to be written first."""
-
     def begin(self, most_rows: int) -> None:
         """Begin a task of at most so many rows."""
 
@@ -51,23 +45,6 @@ class RowBuffer(Protocol):
         """Take back the memory of rows that are written."""
 
 
-@runtime_checkable
-class MadeRows(Protocol):
-    """Takes rows of one size that others write into its memory, several at once."""
-
-    row_bytes: int
-    has_content: bool
-
-    def room(self, result: Result, count: int) -> memoryview:
-        """Return the memory of the next so many rows, for `add_made`; the checksums are of all rows before."""
-
-    def crc32(self, result: Result) -> int:
-        """Return the checksum of the pixels of all rows so far."""
-
-    def add_made(self, result: Result, count: int, crc32: int, sums: Sequence[int]) -> None:
-        """Count rows that were written into `room`: the checksum behind them, and their sums of each channel and its squares."""
-
-
 def row_buffer(layout: RowLayout, clock: StageClock) -> RowBuffer:
     """Return what takes raw rows of this layout."""
     return VariableRowBuffer(layout, clock) if layout.size is None else EqualRowBuffer(layout, clock)
@@ -75,8 +52,6 @@ def row_buffer(layout: RowLayout, clock: StageClock) -> RowBuffer:
 
 class EqualRowBuffer:
     """Rows of one size, in one piece of memory."""
-
-    is_full = False
 
     def __init__(self, layout: RowLayout, clock: StageClock) -> None:
         self._clock, self.row_bytes = clock, layout.size_bytes(1)
@@ -98,23 +73,6 @@ class EqualRowBuffer:
         self._count += 1
         if (self._count - self._checked) * self.row_bytes >= _CHECK_BYTES:
             self._check(result)
-
-    def room(self, result: Result, count: int) -> memoryview:
-        """Return the memory of the next so many rows, for `add_made`; the checksum is of all rows before."""
-        self._check(result)
-        begin = self._count * self.row_bytes
-        return self._memory[begin : begin + count * self.row_bytes]
-
-    def crc32(self, result: Result) -> int:
-        """Return the checksum of the pixels of all rows so far."""
-        return result.crc32
-
-    def add_made(self, result: Result, count: int, crc32: int, sums: Sequence[int]) -> None:
-        """Count rows that were written into `room`: the checksum behind them, and their sums of each channel and its squares."""
-        self._count += count
-        self._checked = self._count
-        result.crc32 = crc32
-        self._sums.count(sums)
 
     def finish(self, result: Result) -> DecodedRows:
         """Fill in what is known of the rows, and hand them over."""
@@ -151,16 +109,7 @@ class VariableRowBuffer:
     """Rows as large as their images, each with its mask behind it."""
 
     def __init__(self, layout: RowLayout, clock: StageClock) -> None:
-        self._clock, self._block, self._full_bytes = (
-            clock,
-            RaggedBlock(layout.channel_count),
-            tuning().full_buffer_bytes,
-        )
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the rows of the task are so many bytes that they are to be written first."""
-        return self._block.size_bytes >= self._full_bytes
+        self._clock, self._block = clock, RaggedBlock(layout.channel_count)
 
     def begin(self, most_rows: int) -> None:
         """Do nothing: `finish` has begun the next task."""

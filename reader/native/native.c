@@ -1,4 +1,4 @@
-/* The functions that Python calls. Decides nothing about pictures: jpeg_row.c makes a row of a JPEG, photographs.c rows of files,
+/* The functions that Python calls. Decides nothing about pictures: jpeg_row.c makes a row of a JPEG,
  * copies.c copies spans, reads.c reads them from a file, crops.c crops them; augment.c and blur.c augment them; predictor.c makes
  * what compressed rows hold. */
 
@@ -17,7 +17,6 @@
 #include "crops.h"
 #include "jpeg_pixels.h"
 #include "jpeg_row.h"
-#include "photographs.h"
 #include "picture.h"
 #include "predictor.h"
 #include "reads.h"
@@ -227,7 +226,6 @@ static PyMethodDef methods[] = {
     {"jpeg_pixels", jpeg_to_pixels, METH_VARARGS, jpeg_pixels_doc},
     {"library", library, METH_NOARGS, library_doc},
 #ifdef HAS_PHOTOGRAPHS
-    {"photographs", photographs, METH_VARARGS, photographs_doc},
 #endif
     {"predict", predict, METH_VARARGS, predict_doc},
 #ifdef HAS_READS

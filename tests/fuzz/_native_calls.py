@@ -6,8 +6,6 @@ Knows the functions of reader.native and what is true of them; not how the part 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import io
 import itertools
 import random
 import zlib
@@ -17,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packer.pixels.formats import jpeg, png
-from tests.fuzz._mutated_images import Original, draw, make_jpeg, mutate
+from tests.fuzz._mutated_images import make_jpeg, mutate
 from tests.fuzz._native_steps import check_steps, steps_arguments
 
 _ORIGINALS = 80
@@ -33,7 +30,7 @@ Call = tuple[Callable[..., object], tuple[Any, ...]]
 class NativeCalls:
     """Calls functions of the compiled part at random, and counts them.
 
-    folder: for the files of photographs().
+    folder: for the files that it reads.
     """
 
     def __init__(self, native: Any, folder: Path, seed: int) -> None:
@@ -41,7 +38,7 @@ class NativeCalls:
         modes = ("RGB", "RGB", "L", "CMYK")
         self._originals = [make_jpeg(self._rng, 90, modes) for _ in range(_ORIGINALS)]
         names = (
-            "pngs png_rows rows row_calls files file_rows resize_calls crops_calls crops_refused steps_calls"
+            "rows row_calls resize_calls crops_calls crops_refused steps_calls"
             " steps_refused sums_calls pixels_calls pixels_made"
         )
         self.counts = dict.fromkeys(names.split(), 0)
@@ -52,10 +49,10 @@ class NativeCalls:
             return self._small()
         if self._rng.random() < 0.2:
             return [self._resize()]
-        return [self._files()] if self._rng.random() < 0.4 else [self._row()]
+        return [self._row()]
 
     def _small(self) -> list[Call]:
-        """Call small functions once; more often crops(), augment() and jpeg_pixels(), and make rows of PNGs."""
+        """Call small functions once; more often crops(), augment() and jpeg_pixels()."""
         rng, counts, made = self._rng, self.counts, list[Call]()
         pixels = rng.randbytes(rng.choice([96, 97, 6 * rng.randint(0, 200), rng.randint(0, 999)]))
         arguments = self._native, pixels, rng.randint(1, 6)
@@ -68,8 +65,6 @@ class NativeCalls:
         assert self._native.library() is not None
         assert self._native.resize_seconds() >= 0
         for _ in range(9):
-            counts["pngs"] += 1
-            counts["png_rows"] += _check_png(self._native, self._folder, rng)
             crop = self._native, *_crops_arguments(rng)
             counts["crops_calls"] += 1
             counts["crops_refused"] += not _crops(*crop)
@@ -87,13 +82,6 @@ class NativeCalls:
         self.counts["resize_calls"] += 1
         assert (self._native.resize(*arguments) is None) == (max(arguments[2]) > _MOST_SIDE)
         return self._native.resize, arguments
-
-    def _files(self) -> Call:
-        contents = [_data(self._rng, self._originals) for _ in range(self._rng.randint(1, 3))]
-        arguments = self._native, self._folder, contents, _row_arguments(self._rng, contents[0])[1:]
-        self.counts["files"] += len(contents)
-        self.counts["file_rows"] += _photographs(*arguments)
-        return _photographs, arguments
 
     def _row(self) -> Call:
         arguments = _row_arguments(self._rng, _data(self._rng, self._originals))
@@ -131,36 +119,6 @@ def _jpeg_pixels(native: Any, data: bytes, height: int, width: int, channels: in
         row = native.row(data, size, size, (0, 0), size, 2)
         assert row is None or row == made
     return not what
-
-
-def _photographs(native: Any, folder: Path, contents: list[bytes], plan: tuple[Any, ...]) -> int:
-    """Make rows of files, and compare them with what row() makes; returns how many."""
-    width, height = plan[3]
-    row_bytes, paths = max(3, width * height * 3), []
-    if row_bytes > 10**7:
-        return 0
-    for number, content in enumerate(contents):
-        paths.append(str(folder / f"{number}.jpg"))
-        Path(paths[-1]).write_bytes(content)
-    inputs: list[Any] = [*paths]
-    if len(contents) > 1:
-        # one is a part of a file, as in a tar
-        parts = folder / "parts"
-        parts.write_bytes(b"".join(contents))
-        status = parts.stat()
-        inputs[1] = str(parts), len(contents[0]), len(contents[1]), status.st_size, status.st_mtime_ns
-    rows, marks = bytearray(len(paths) * row_bytes), bytearray(32)
-    arguments = lambda *_: plan, hashlib.sha256, None, rows, row_bytes, marks, 0, -(10**18)
-    made, crc32, _, _ = native.photographs(inputs, 0, *arguments)
-    assert crc32 == zlib.crc32(rows[: len(made) * row_bytes])
-    for number, (known, content) in enumerate(zip(made, contents, strict=False)):
-        assert rows[number * row_bytes : (number + 1) * row_bytes] == native.row(content, *plan)
-        header = jpeg.read_header(content)
-        assert header is not None
-        assert not header.may_be_rotated
-        assert (known[3], known[4]) == (header.width, header.height)
-        assert known[2] == hashlib.sha256(content).hexdigest()
-    return len(made)
 
 
 def _check_sums(native: Any, pixels: bytes, channels: int) -> None:
@@ -255,38 +213,6 @@ def _check_unfilter(native: Any, rng: random.Random) -> None:
     height, line_bytes = rng.randint(1, 9), channels * rng.randint(1, 20)
     lines = b"".join(bytes([rng.randrange(6)]) + rng.randbytes(line_bytes) for _ in range(height))
     assert (native.unfilter(lines, height, channels) is None) == (5 in lines[:: 1 + line_bytes])
-
-
-def _check_png(native: Any, folder: Path, rng: random.Random) -> bool:
-    """Make a row of a PNG, mostly a damaged one, and compare it with what Python makes of it; returns whether there is one."""
-    mode = rng.choice(["RGB", "L"])
-    width, height = rng.randint(1, 40), rng.randint(1, 40)
-    file = io.BytesIO()
-    draw(rng, 60).resize((width, height)).convert(mode).save(file, "PNG")
-    data = mutate(rng, Original("PNG", "png", file.getvalue())) if rng.random() < 0.7 else file.getvalue()
-    if rng.random() < 0.5:
-        data = _with_checksums(data)
-    (folder / "0.png").write_bytes(data)
-    plain, size, rows = png.read_plain(data), (width, height), bytearray(width * height * 3)
-    arguments = hashlib.sha256, png.inflated, rows, len(rows), bytearray(), 0, -(10**18)
-    made = native.photographs([str(folder / "0.png")], 0, lambda *_: (size, size, (0, 0), size, 2), *arguments)[0]
-    lines = plain.filtered() if plain is not None and (plain.width, plain.height) == size else None
-    pixels = native.unfilter(lines, height, plain.channels) if lines and plain else None
-    assert not made or pixels is not None
-    # several IDAT chunks are left to Python
-    assert len(made) == (pixels is not None) or data.count(b"IDAT") > 1
-    if made and plain and pixels is not None:
-        assert rows == (pixels if plain.channels == 3 else png.gray_to_rgb(pixels))
-    return bool(made)
-
-
-def _with_checksums(data: bytes) -> bytes:
-    """Give each chunk of a PNG the checksum of what it holds, so that what is damaged is read on."""
-    fixed, at = bytearray(data), 8
-    while at + 12 <= len(fixed) and (stop := at + 12 + int.from_bytes(fixed[at : at + 4], "big")) <= len(fixed):
-        fixed[stop - 4 : stop] = zlib.crc32(fixed[at + 4 : stop - 4]).to_bytes(4, "big")
-        at = stop
-    return bytes(fixed)
 
 
 def _sums(native: Any, pixels: bytes, channels: int) -> Any:

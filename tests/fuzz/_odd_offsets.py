@@ -9,8 +9,6 @@ from typing import Any
 
 # Takes bytes alone, which begin where Python puts them.
 _OF_BYTES = frozenset({"resize", "row", "unfilter"})
-# Refused where it is not aligned: the marks are a ctypes array that other processes read.
-_ALIGNED = {("photographs", 7)}
 # No alignment asks for more.
 _MOST_OFFSET = 64
 _GUARD = b"x" * 32
@@ -40,7 +38,7 @@ class AtOddOffsets:
             self.calls[name] += 1
             if name in _OF_BYTES:
                 return function(*arguments)
-            moved = [(name, n) not in _ALIGNED and _Moved.of(value, self._rng) for n, value in enumerate(arguments)]
+            moved = [_Moved.of(value, self._rng) for n, value in enumerate(arguments)]
             try:
                 return function(
                     *(there.view if there else value for there, value in zip(moved, arguments, strict=True))

@@ -3,14 +3,12 @@
     python -m tests.fuzz.fuzz_native --seconds 600 --seed 1
 
 Builds reader/native/ with gcc's address and undefined-behavior sanitizers, which end the process at the first fault, and
-calls row() on damaged small JPEGs, photographs() on files of them and of PNGs, resize() on random pixels, with random sizes,
+calls row() on damaged small JPEGs, resize() on random pixels, with random sizes,
 origins and filters, crops() on images of random sizes, boxes and grids, some of them outside of what they are of, augment()
 and floats() with any numbers, and sums(), crc32(), copy_spans(), read_spans() and unfilter() on bytes of any length, in a process
-of its own.
-Rows of photographs() are compared with row()'s, those of PNGs and all headers with what Python makes of them, crops with what
-resize() and slices make. All memory but that of row(), resize() and unfilter(), which take bytes, begins at an odd address, and
-each function of the part is called. --plain builds what runs on any CPU. Afterwards some of the calls are made twice more: the
-second time they may hold no more memory.
+of its own. Crops are compared with what resize() and slices make. All memory but that of row(), resize() and unfilter(), which
+take bytes, begins at an odd address, and each function of the part is called. --plain builds what runs on any CPU. Afterwards
+some of the calls are made twice more: the second time they may hold no more memory.
 Needs gcc with libasan and libubsan, and libjpeg's headers. Prints one JSON object last; exits 1 at a fault, with the
 sanitizer's report.
 """

@@ -1,4 +1,4 @@
-"""However a kind is packed, its bytes are those of one worker's pack: by many, interrupted, in parts, on Ray, to a URL."""
+"""However a kind is packed, its bytes are those of one worker's pack: by many, interrupted, in parts, to a URL."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Tune, store_bytes
+from conftest import store_bytes
 from kinds import BROKEN, KINDS, Inputs, MakeInputs, MakeStore, refusal, spread, stores_of
 from stored_rows import rows_of
 
@@ -54,17 +54,6 @@ def test_any_number_of_workers_gives_the_same_bytes(
     inputs = inputs_of(kind)
     pack(inputs.images, tmp_path / "out", workers=workers, **inputs.options)
     assert store_bytes(tmp_path / "out") == store_bytes(store_of(kind))
-
-
-@pytest.mark.parametrize("kind", spread([*KINDS]))
-def test_workers_that_share_a_block_give_the_same_bytes(
-    kind: str, inputs_of: MakeInputs, tmp_path: Path, tune: Tune
-) -> None:
-    tune(least_block_inputs=32)
-    inputs = inputs_of(kind)
-    for workers in (1, 3):
-        pack(inputs.images, tmp_path / str(workers), workers=workers, **inputs.options)
-    assert store_bytes(tmp_path / "3") == store_bytes(tmp_path / "1")
 
 
 @every_kind
@@ -143,18 +132,3 @@ def test_a_reject_is_recorded_once_with_its_reason(kind: str, store_of: MakeStor
     expected = {"tar": "samples.tar/bee3.jpg", "zip": f"images.zip/{BROKEN}"}.get(kind, BROKEN)
     assert (reject["path"], manifest["rejected"]) == (expected, 1)
     assert len(reject["reason"]) > 10
-
-
-# those whose rows move through Ray in a way of their own; the others differ in their columns
-ON_RAY = ("zstd-own-sizes", "levels-2")
-
-
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind in ON_RAY else pytest.mark.nightly) for kind in KINDS]
-)
-def test_a_ray_cluster_gives_the_same_bytes(
-    kind: str, two_nodes: Any, inputs_of: MakeInputs, store_of: MakeStore, tmp_path: Path
-) -> None:
-    inputs = inputs_of(kind)
-    pack(inputs.images, tmp_path / "out", engine="ray", address=two_nodes.address, **inputs.options)
-    assert store_bytes(tmp_path / "out") == store_bytes(store_of(kind))

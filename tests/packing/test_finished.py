@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PACK, Tune, harm_at, interrupted, make_splits, make_tree, photo, read_one_by_one, store_bytes
+from conftest import PACK, Tune, harm_at, interrupted, make_splits, make_tree, photo, store_bytes
 from PIL import Image
 
 from packer import PackError, pack, pack_dataset, seal_parts, update
@@ -338,7 +338,6 @@ def test_nothing_is_decoded_for_a_store_that_is_there(
         raise AssertionError
 
     monkeypatch.setattr(Decoder, "row", row)
-    read_one_by_one(monkeypatch)
     monkeypatch.setattr(build.Build, "run", row)
     for options in ({}, {"overwrite": True}):
         assert pack(images, tmp_path / "out", size=32, resume=True, **options).resumed_from == 24

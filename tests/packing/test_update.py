@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import PACK, ffmpeg_or_skip, interrupted, make_splits, make_tree, photo, read_one_by_one, store_bytes
+from conftest import PACK, ffmpeg_or_skip, interrupted, make_splits, make_tree, photo, store_bytes
 from PIL import Image
 from row_forms import flip
 from test_boxes import coco
@@ -81,7 +81,6 @@ def no_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("an image was decoded")
 
     monkeypatch.setattr(decode.Decoder, "row", row)
-    read_one_by_one(monkeypatch)
 
 
 # -- the same bytes

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Tune, harm_at, interrupt_after, interrupted, make_tree, photo, read_one_by_one, store_bytes
+from conftest import Tune, harm_at, interrupt_after, interrupted, make_tree, photo, store_bytes
 from PIL import Image
 
 from packer import PackError, ScanError, pack, pack_dataset, update
@@ -278,7 +278,6 @@ class Failing:
 
         self._monkeypatch.setattr(sources.os, "open", opened)
         self._monkeypatch.setattr(sources.os, "read", read)
-        read_one_by_one(self._monkeypatch)
 
     @property
     def count(self) -> int:
@@ -437,7 +436,6 @@ def test_a_read_that_is_twice_without_answer_stops_the_pack_rather_than_reject_t
         return original(self, **limits)
 
     monkeypatch.setattr(sources.LocalSource, "read", read)
-    read_one_by_one(monkeypatch)
     with pytest.raises(SourceError, match=r"class1/003.jpg cannot be read: twice no answer came within 1 seconds"):
         pack(images, tmp_path / "out", size=32, workers=1, timeout=1, max_rejects="100%")
 
@@ -571,7 +569,6 @@ def test_progress_says_which_image_is_waited_for_until_it_is_read(
             is_back.touch()
 
     monkeypatch.setattr(sources.os, "open", opened)
-    read_one_by_one(monkeypatch)
     tune(source_pause_seconds=(0.1,) * 1000)
     run(images, tmp_path / "out", workers=1, progress=report, **options)
     assert {*seen} == {"", str(path)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
 import shutil
@@ -22,8 +21,7 @@ from packer.pixels.geometry import Geometry
 from packer.pixels.requantize import row_decoder
 from packer.pixels.statistics import ChannelSums
 from packer.sources.local import LocalSource
-from packer.store.blocks import Result, Task
-from packer.workers import processes
+from packer.store.blocks import Task
 from packer.workers.block_worker import BlockWorker, PackJob
 
 CALLS = ("stat", "open", "fstat", "lseek", "read", "close")
@@ -211,35 +209,6 @@ def test_channel_sums_are_exact(rows: int, height: int, width: int, channels: in
     assert sums.take() == ([0] * channels, [0] * channels)
 
 
-@pytest.mark.parametrize("fit", ["crop", "none"])
-@pytest.mark.parametrize("with_masks", [False, True])
-def test_a_block_in_pieces_is_the_block(tmp_path: Path, fit: str, with_masks: bool) -> None:
-    """What is known of pieces, joined, is what is known of them decoded in one; the rows behind each other are its rows."""
-    (tmp_path / "masks").mkdir()
-    for n in range(7):
-        photo(40 + n, 30 + 2 * n, n).save(tmp_path / f"{n}.png")
-        photo(40 + n, 30 + 2 * n, n).convert("L").save(tmp_path / f"masks/{n}.png")
-    (tmp_path / "4.png").write_bytes(b"no image")
-    geometry = Geometry(0, 0, "none") if fit == "none" else Geometry(16, 16, "pad")
-    masks = {"masks_root": str(tmp_path / "masks")} if with_masks else {}
-    job = PackJob(str(tmp_path), "", geometry, _ROWS, **masks)
-    names = [f"{n}.png" for n in range(7)]
-    task = Task(3, 20, names, [*range(7)], refused={25: "why"}, masks=names if with_masks else [])
-    worker = BlockWorker(job)
-    full = worker.decode(task)
-    bounds = [20, 21, 24, 25, 27]
-    pieces = [worker.decode(task.cut(start, stop)) for start, stop in itertools.pairwise(bounds)]
-    # the clock goes on between the two
-    assert full.read_since_ns <= pieces[0].read_since_ns
-    full.read_since_ns = pieces[0].read_since_ns
-    assert Result.joined(pieces) == full
-    assert (full.inputs, full.rows, len(full.rejects)) == (7, 5, 2)
-    again = BlockWorker(job)
-    again.decode(task)
-    rows = {start: b"".join(worker._held[start].chunks) for start in bounds[:-1]}
-    assert b"".join(rows.values()) == b"".join(again._held[20].chunks)
-
-
 @pytest.mark.parametrize("fit", ["pad", "none"])
 def test_rows_are_written_at_a_byte_and_their_masks_at_one_byte_a_pixel(tmp_path: Path, fit: str) -> None:
     for n in range(2):
@@ -260,45 +229,3 @@ def test_rows_are_written_at_a_byte_and_their_masks_at_one_byte_a_pixel(tmp_path
     masks = b"".join(Image.open(tmp_path / f"{n}-mask.png").tobytes() for n in range(2))
     written = (tmp_path / "masks").read_bytes()
     assert written == (b"" if fit == "none" else bytes(5 * 16 * 16) + masks)
-
-
-def test_rows_with_sizes_of_their_own_are_held_up_to_a_number_of_bytes_and_one_image(
-    tmp_path: Path, tune: Tune
-) -> None:
-    """However large the images of a block are: a piece ends with the image that passes the limit."""
-    tune(full_buffer_bytes=10_000)
-    sizes = [(20, 20)] * 10 + [(90, 90)] * 4 + [(20, 20)] * 10
-    for n, size in enumerate(sizes):
-        photo(*size, n).save(tmp_path / f"{n:02}.png")
-    worker = BlockWorker(PackJob(str(tmp_path), "", Geometry(0, 0, "none"), _ROWS))
-    task = Task(0, 0, [f"{n:02}.png" for n in range(len(sizes))], [0] * len(sizes))
-    counts = []
-    while task.paths:
-        result = worker.decode(task)
-        last = 3 * result.shapes[-1][0] * result.shapes[-1][1]
-        assert result.size_bytes - last < 10_000
-        counts.append(result.inputs)
-        task = task.cut(task.start + result.inputs, task.stop)
-    assert sum(counts) == len(sizes)
-    # 9 of 1,200 bytes pass the limit, and one of 24,300
-    assert counts[:4] == [9, 2, 1, 1]
-
-
-def test_a_worker_gives_back_what_it_has_not_started_and_no_more() -> None:
-    orders = processes._Orders()
-    first, second = Task(0, 0, [""] * 4, [0] * 4), Task(1, 4, [""] * 4, [0] * 4)
-    for message in (("decode", first), ("decode", second), ("write", 4, 100)):
-        orders.add(message)
-    assert orders.next() == ("decode", first)
-    assert orders.may_begin(1)
-    assert orders.release() == [(0, 2, 4), (4, 4, 8)]
-    assert orders.release() == []
-    assert not orders.may_begin(2)
-    # told before it was known that it was given back, and after
-    orders.add(("write", 4, 100))
-    orders.add(("decode", second))
-    orders.add(("write", 4, 200))
-    assert orders.next() == ("decode", second)
-    assert [orders.may_begin(index) for index in (5, 6, 7)] == [True] * 3
-    assert orders.release() == []
-    assert orders.next() == ("write", 4, 200)

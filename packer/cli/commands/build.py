@@ -133,7 +133,6 @@ def build(
       pack images/ out/ --fit none --max-size 512 --resume
       pack s3://bucket/images out/ --size 224
       pack images/ out/ --fit none --max-size 512 --part 2/8 --resume
-      pack images/ out/ --fit none --max-size 512 --engine ray --address head-node:6379
       pack photos/ out/ --size 320 --fit pad --boxes instances.json
       pack photos/ out/ --size 320 --fit pad --masks annotations/ --mask-values 0,255
     """
