@@ -20,13 +20,9 @@ EXPECTED = {
     r"one CUDA device": "needs two",
     r"this machine has CUDA": "needs a machine without a GPU",
     r"the digests were taken (with AVX2|on x86-64)": "of another processor",
-    # too large to be fetched for each run; scripts/test says so
-    r"(jax|albumentations) is not installed; PIXPACK_\w+ may name a folder that has it": "not fetched",
-    r"could not import '(albumentations|rich)'": "not fetched",
-    r"datasets is not installed: pip install datasets": "not fetched",
-    r"not installed: (datasets|ultralytics)": "what programs of others need, not fetched",
-    r"could not import 'torchdata": "not fetched",
-    r"Ray Train is not installed": "needs pandas and pyarrow, not fetched",
+    # too large to be fetched for each run
+    r"could not import '(albumentations|jax)'": "not fetched",
+    r"datasets is not installed": "not fetched",
     r"the corpus is not here": "damaged images of others, which are not ours to publish",
     # one or the other: each is tested where it is
     r"there is no Pillow-SIMD to compare with": "plain Pillow resizes here",
