@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import photo
+from conftest import ffmpeg_or_skip, photo
 from PIL import Image, ImageDraw
 from test_boxes import FITS, SIDES, boxes_of, coco
 from test_decode import turned
@@ -123,6 +123,7 @@ def test_they_turn_when_the_picture_is_decoded_at_a_reduced_size(form: str, tmp_
 
 
 def test_they_turn_when_the_picture_is_requantized(tmp_path: Path) -> None:
+    ffmpeg_or_skip()
     pack(tmp_path / "images", tmp_path / "out", size=100, fit="inside", requantize=3, **labelled(tmp_path, "jpeg"))
     assert_labels_cover_the_picture(tmp_path / "out")
 
