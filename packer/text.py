@@ -48,7 +48,7 @@ def options_difference(found: Mapping[str, object], expected: Mapping[str, objec
         >>> options_difference({"size": [224, 224], "exact": False}, {"size": [192, 256], "exact": True})
         " (size=224, now size='192x256')"
         >>> options_difference({"bit_depth": 12}, {})
-        " (with bit_depth=12, now without)"
+        ' (with bit_depth=12, now without)'
     """
     for key in {**expected, **found}:
         before, now = found.get(key), expected.get(key)
