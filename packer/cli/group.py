@@ -140,11 +140,11 @@ def _decoders() -> str:
 def cli() -> None:
     """Decode a folder of images once; train from the result at the speed of memory.
 
-    \b
     Examples:
-      pack images/ out/ --size 224
-      pack images/ out/ --fit none --max-size 512
-      pack info out/
+
+        pack images/ out/ --size 224
+        pack images/ out/ --fit none --max-size 512
+        pack info out/
 
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 more rejects than allowed, 28 disk full, 130 or 143 interrupted.
     """

@@ -34,7 +34,7 @@ _COMMANDS = {
     "Transfer": ("push", "pull"),
     "Diagnose": ("doctor", "bench"),
 }
-_EXAMPLES = "\b\nExamples:\n"
+_EXAMPLES = "\nExamples:\n\n"
 # What a shell takes for one word, quotes included.
 _WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+""")
 # Nothing of a terminal narrower than this is enough for two columns of any use.

@@ -22,11 +22,11 @@ from packer.cli.output import say, say_json
 def bench(out: str, batch_size: int, seconds: float, as_json: bool) -> int:
     """Time reading the store OUT: MemmapLoader and torch's DataLoader, against copying its rows, and reading from the disk.
 
-    \b
     Examples:
-      pack bench out/
-      pack bench out/ --seconds 20
-      pack bench out/ --json | jq '.ways[0]'
+
+        pack bench out/
+        pack bench out/ --seconds 20
+        pack bench out/ --json | jq '.ways[0]'
     """
     need_torch("pack bench")
     from reader.bench import measure

@@ -111,30 +111,30 @@ def build(
     """Decode IMAGES once into the store OUT.
 
     IMAGES is a folder of class folders, a folder of images, or a folder of splits (train, val, valid, test), each of which is
-    packed into OUT/<name>, all with one class list. It may be at a URL, s3://bucket/images. Or it is a .csv, .tsv, .jsonl or
+    packed below OUT, all with one class list. It may be at a URL, s3://bucket/images. Or it is a .csv, .tsv, .jsonl or
     .parquet table, one or more tars, a zip, or - for a list of paths on standard input. Broken images are skipped, recorded
     and summed up.
 
     OUT is there once it is finished. Until then its pack is in OUT.packing: the same line with --resume continues it, pack info
     OUT.packing says how far it is, and rm -rf OUT.packing gives up.
 
-    \b
     Examples:
-      pack images/ out/ --fit none --max-size 512
-      pack images/ out/ --size 224
-      pack images/ out/ --size 224 --crop-fraction 0.875 --resample bicubic
-      pack val/ out-val/ --size 224 --classes out-train/
-      pack images/ out/ --size 192x256 --fit pad --json | jq .rows
-      pack images/ out/ --fit none --max-size short:256
-      find photos -name '*.jpg' | sort | pack - out/ --fit none --max-size 512 --root photos
-      find photos -name '*.jpg' -print0 | pack -0 out/ --fit none --max-size 512 --root photos
-      pack train.csv out/ --fit none --max-size 512 --root photos/ --path-column id --extension .jpg --target-column label
-      pack shard-*.tar out/ --fit none --max-size 512
-      pack images/ out/ --fit none --max-size 512 --resume
-      pack s3://bucket/images out/ --size 224
-      pack images/ out/ --fit none --max-size 512 --part 2/8 --resume
-      pack photos/ out/ --size 320 --fit pad --boxes instances.json
-      pack photos/ out/ --size 320 --fit pad --masks annotations/ --mask-values 0,255
+
+        pack images/ out/ --fit none --max-size 512
+        pack images/ out/ --size 224
+        pack images/ out/ --size 224 --crop-fraction 0.875 --resample bicubic
+        pack val/ out-val/ --size 224 --classes out-train/
+        pack images/ out/ --size 192x256 --fit pad --json | jq .rows
+        pack images/ out/ --fit none --max-size short:256
+        find photos -name '*.jpg' | sort | pack - out/ --fit none --max-size 512 --root photos
+        find photos -name '*.jpg' -print0 | pack -0 out/ --fit none --max-size 512 --root photos
+        pack train.csv out/ --fit none --max-size 512 --root photos/ --path-column id --extension .jpg --target-column label
+        pack shard-*.tar out/ --fit none --max-size 512
+        pack images/ out/ --fit none --max-size 512 --resume
+        pack s3://bucket/images out/ --size 224
+        pack images/ out/ --fit none --max-size 512 --part 2/8 --resume
+        pack photos/ out/ --size 320 --fit pad --boxes instances.json
+        pack photos/ out/ --size 320 --fit pad --masks annotations/ --mask-values 0,255
     """
     from packer.packing.pack import pack
 

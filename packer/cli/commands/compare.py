@@ -28,11 +28,11 @@ def compare(images: str, out: str, rows: int, as_json: bool, quiet: bool) -> int
     what explains a difference. Exit code 1 if anything but levels differs. To compare a program's own recipe, call
     pixpack.compare.
 
-    \b
     Examples:
-      pack compare images/ out/
-      pack compare images/ out/ --rows 1000
-      pack compare images/ out/ --json | jq .differences
+
+        pack compare images/ out/
+        pack compare images/ out/ --rows 1000
+        pack compare images/ out/ --json | jq .differences
     """
     need_torch("pack compare")
     from packer.inputs.scan import scan

@@ -19,11 +19,11 @@ def doctor(path: str, as_json: bool) -> int:
 
     The exit code is 1 if packing needs what is missing.
 
-    \b
     Examples:
-      pack doctor
-      pack doctor /data/stores
-      pack doctor --json | jq .missing
+
+        pack doctor
+        pack doctor /data/stores
+        pack doctor --json | jq .missing
     """
     from packer.operations.doctor import examine
 

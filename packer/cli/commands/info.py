@@ -23,11 +23,11 @@ def info(out: str, brief: bool, as_json: bool) -> int:
     OUT may also be a folder of splits. Of a pack that has not finished, out.packing, it says how far that
     is and which line continues it, with exit code 1.
 
-    \b
     Examples:
-      pack info out/
-      pack info out/ --json | jq .rows
-      pack info out.packing/
+
+        pack info out/
+        pack info out/ --json | jq .rows
+        pack info out.packing/
     """
     return _brief(out, as_json) if brief else _described(out, as_json)
 

@@ -27,11 +27,11 @@ def merge(stores: tuple[str, ...], out: str, as_json: bool, quiet: bool, **optio
     lists differ, OUT has the longest list if that has all classes, otherwise all names, sorted. With --overwrite, OUT may be one
     of STORES: this adds the others to it.
 
-    \b
     Examples:
-      pack merge monday/ tuesday/ both/
-      pack merge out/ new/ out/ --overwrite
-      pack merge a/ b/ all/ --classes names.txt
+
+        pack merge monday/ tuesday/ both/
+        pack merge out/ new/ out/ --overwrite
+        pack merge a/ b/ all/ --classes names.txt
     """
     from packer.operations.copying.merge import merge as run
 

@@ -28,11 +28,11 @@ from packer.options import CHANNELS, FITS, PackOptions
 def plan(images: str, as_json: bool, quiet: bool, **options: Any) -> int:
     """Count the sizes of IMAGES by their headers, and show the bytes of each way to pack them, and the command to use.
 
-    \b
     Examples:
-      pack plan images/
-      pack plan images/ --size 320
-      pack plan images/ --json | jq .choices
+
+        pack plan images/
+        pack plan images/ --size 320
+        pack plan images/ --json | jq .choices
     """
     from packer.operations.plan import plan as run
     from packer.operations.plan import summary

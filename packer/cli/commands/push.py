@@ -18,12 +18,12 @@ from packer.cli.progress import ProgressBar
 def push(out: str, url: str, overwrite: bool, as_json: bool, quiet: bool) -> int:
     """Copy the files of the store OUT to URL, the manifest last. Each is compared with its checksum before it is sent.
 
-    Nothing is sent if the store is already there. Of a folder of splits, each store is copied to URL/<split>.
+    Nothing is sent if the store is already there. Of a folder of splits, each store is copied below URL by its name.
 
-    \b
     Examples:
-      pack push out/ s3://bucket/stores/out
-      pack push out/ s3://bucket/stores/out --overwrite
+
+        pack push out/ s3://bucket/stores/out
+        pack push out/ s3://bucket/stores/out --overwrite
     """
     from packer.operations.transfer import push as run
 
@@ -40,11 +40,11 @@ def push(out: str, url: str, overwrite: bool, as_json: bool, quiet: bool) -> int
 def pull(url: str, out: str, as_json: bool, quiet: bool) -> int:
     """Copy the store at URL to OUT, and compare every byte with its checksum. The same command continues an interrupted pull.
 
-    If URL holds splits, each store is copied to OUT/<split>.
+    If URL holds splits, each store is copied below OUT by its name.
 
-    \b
-    Example:
-      pack pull s3://bucket/stores/out out/
+    Examples:
+
+        pack pull s3://bucket/stores/out out/
     """
     from packer.operations.transfer import pull as run
 

@@ -42,11 +42,11 @@ def requantize(images: str, dest: str, as_json: bool, quiet: bool, **options: An
     skipped, recorded and summed up. EXIF orientation is kept. IMAGES never changes. Until DEST is finished
     it is DEST.packing.
 
-    \b
     Examples:
-      pack requantize images/ smaller/ -q 3
-      pack requantize images/ smaller/ -q 5 --size 480
-      pack requantize images/ smaller/ -q 3 --json | jq '.bytes_after / .bytes_before'
+
+        pack requantize images/ smaller/ -q 3
+        pack requantize images/ smaller/ -q 5 --size 480
+        pack requantize images/ smaller/ -q 3 --json | jq '.bytes_after / .bytes_before'
     """
     from packer.operations.requantize import requantize as run
 

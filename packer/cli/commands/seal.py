@@ -21,10 +21,10 @@ def seal(out: str, max_rejects: str, as_json: bool, quiet: bool) -> int:
     It needs neither IMAGES nor the options. A part that is missing, unfinished, or packed with other options is an error. The
     same command continues an interrupted seal.
 
-    \b
     Examples:
-      pack seal out/
-      for i in 1 2 3 4; do pack images/ out/ --fit none --part $i/4; done; pack seal out/
+
+        pack seal out/
+        for i in 1 2 3 4; do pack images/ out/ --fit none --part $i/4; done; pack seal out/
     """
     from packer.packing.parts.seal_parts import seal_parts
 

@@ -35,12 +35,12 @@ from reader.format.filesystem import absolute_path, error_path, plain_path
 def show(out: str, rows: str | None, output: str | None, **options: Any) -> int:
     """Draw rows of the store OUT into a PNG; of a folder of splits, into one PNG for each: FILE-train.png and so on.
 
-    \b
     Examples:
-      pack show out/ -o sheet.png
-      pack show out/ --rows 100-149 -o some.png
-      pack show out/ --per-class 6 -o classes.png
-      pack show out/ --rows 7 --single -o seven.png
+
+        pack show out/ -o sheet.png
+        pack show out/ --rows 100-149 -o some.png
+        pack show out/ --per-class 6 -o classes.png
+        pack show out/ --rows 7 --single -o seven.png
     """
     from packer.inputs.splits import check_one_store, stores_of
 

@@ -52,18 +52,18 @@ def subset(
 ) -> int:
     """Copy some rows of STORE into the store OUT: pixels, targets and everything else, checked on the way.
 
-    If STORE is a folder of splits, rows of each split are copied into OUT/<split>. With --class or --classes, OUT has these
+    If STORE is a folder of splits, rows of each split are copied below OUT. With --class or --classes, OUT has these
     classes only, numbered in this order; otherwise it has the classes of STORE. Rows keep their order. With --overwrite, OUT
     may be STORE itself.
 
-    \b
     Examples:
-      pack subset out/ some/ --class cat --class dog
-      pack subset out/ tenth/ --fraction 0.1
-      pack subset out/ few/ --per-class 20 --seed 1
-      pack subset imagenet/ imagenet-100/ --classes hundred.txt
-      seq 0 2 1998 | pack subset out/ even/ --rows -
-      pack subset raw/ small/ --compress
+
+        pack subset out/ some/ --class cat --class dog
+        pack subset out/ tenth/ --fraction 0.1
+        pack subset out/ few/ --per-class 20 --seed 1
+        pack subset imagenet/ imagenet-100/ --classes hundred.txt
+        seq 0 2 1998 | pack subset out/ even/ --rows -
+        pack subset raw/ small/ --compress
     """
     from packer.operations.copying.subset import subset as run
 

@@ -36,12 +36,12 @@ def update(
     numbers of rows that stay needs --classes; one that would lose more rows than --max-gone is refused. The new store is built
     beside OUT, which stays readable until then: the disk must hold both.
 
-    \b
     Examples:
-      pack update images/ out/
-      find photos -name '*.jpg' | sort | pack update - out/
-      pack update photos/ out/ --boxes instances.json
-      pack update photos/ out/ --classes classes.txt  # adds a class
+
+        pack update images/ out/
+        find photos -name '*.jpg' | sort | pack update - out/
+        pack update photos/ out/ --boxes instances.json
+        pack update photos/ out/ --classes classes.txt  # adds a class
     """
     from packer.packing.update import update as run
 

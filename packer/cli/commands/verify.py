@@ -31,11 +31,11 @@ def verify(out: str, redecode: int, images: str | None, as_json: bool, quiet: bo
 
     OUT may also be a folder of splits; --images is then the folder that they were packed from.
 
-    \b
     Examples:
-      pack verify out/
-      pack verify out/ --images images/
-      pack verify out/ --redecode 100 --images images/
+
+        pack verify out/
+        pack verify out/ --images images/
+        pack verify out/ --redecode 100 --images images/
     """
     from packer.operations.verify import verify as run
 
