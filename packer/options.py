@@ -22,10 +22,11 @@ _Group = TypeVar("_Group", bound="_Options")
 
 FITS = ("crop", "pad", "squash", "inside", "none")
 RESAMPLES = ("bilinear", "bicubic", "lanczos", "box")
+ENGINES = ("local", "ray")
 CHANNELS = {"rgb": 3, "gray": 1, "rgba": 4}
 
 # What belongs to one run alone, and what is a path.
-_OF_A_RUN = ("workers", "progress", "resume", "overwrite", "part")
+_OF_A_RUN = ("workers", "progress", "resume", "overwrite", "part", "engine")
 _PATHS = ("classes", "root", "boxes", "masks")
 
 # A 100-megapixel camera passes. An image of this size takes a worker 0.5 GB, with alpha 1 GB (2026-11-22).
@@ -281,31 +282,41 @@ class OutputOptions(_Options):
 
 @dataclass(frozen=True, kw_only=True)
 class PackOptions(OutputOptions, WorkerOptions, InputOptions, RowOptions):
-    """Options of `pack`: those of its groups, and part.
+    """Options of `pack`: those of its groups, part and engine.
 
     Args:
         part: "i/n": only the i-th of n equal parts of the inputs; `packer.seal_parts` makes the store when all are there.
+        engine: "local", or "ray": the parts of all inputs are tasks of a Ray cluster, and are then sealed.
     """
 
     part: str | None = None
+    engine: str = "local"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        values.check_one_of("engine", self.engine, ENGINES)
+        if self.engine == "ray" and self.overwrite:
+            raise OptionsError(f"{Option('engine', 'ray')} replaces no store: remove OUT, or choose another one.")
         values.check_form(self.form, self.channels, has_masks=self.masks is not None, has_mask_file=self.has_mask_file)
-        if self.part is None:
+        if self.part is None and self.engine == "local":
             return
         match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", str(self.part))
-        if not match or not 1 <= int(match[1]) <= int(match[2]):
+        if self.part is not None and (not match or not 1 <= int(match[1]) <= int(match[2])):
             raise OptionsError(
                 f"{Option('part')} is {self.part!r}, expected i/n such as 2/8: the second of eight equal parts."
             )
         if self.least_sides is None:
             raise OptionsError(
-                f"{Option('part')} needs {Option('size')} or {Option('fit', 'none')}: one size for all would be found in all"
+                f"{self._parted} needs {Option('size')} or {Option('fit', 'none')}: one size for all would be found in all"
                 " headers alone."
             )
         if self.boxes is not None or self.masks is not None:
-            raise OptionsError(f"{Option('boxes')} and {Option('masks')} do not go together with {Option('part')} yet.")
+            raise OptionsError(f"{Option('boxes')} and {Option('masks')} do not go together with {self._parted} yet.")
+
+    @property
+    def _parted(self) -> Option:
+        """The option by which inputs are packed in parts."""
+        return Option("part") if self.engine == "local" else Option("engine", "ray")
 
     @property
     def has_mask_file(self) -> bool:

@@ -39,6 +39,8 @@ class Tuning:
     # the crop is resized.
     whole_resize_pixels: int = 16 << 20
     whole_resize_rows: int = 16
+    # Inputs of a part that is a task of Ray: a few seconds of packing.
+    ray_part_inputs: int = 512
     # Bytes of one part that are copied at a time to where its rows belong.
     part_copy_bytes: int = 16 << 20
     # Runs of rows that a thread copies at once have as many bytes, or are one.

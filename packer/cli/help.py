@@ -24,7 +24,7 @@ _SECTIONS = {
     "Labels": "--target-column --text-column --missing --classes --boxes --masks --mask-values",
     "Failures and resume": "--resume --max-rejects --timeout",
     "Performance": "--workers --profile",
-    "Distributed": "--part",
+    "Distributed": "--part --engine",
     "Output": "--overwrite --shuffle --json --quiet --help",
 }
 _COMMANDS = {

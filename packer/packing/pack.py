@@ -202,6 +202,10 @@ def pack_sources(
     found = [counted(count, "image", "images"), *([layout] if layout else [])]
     notify(Progress("list", count, count, found=", ".join(found)))
     clock.enter("begin")
+    if options.engine == "ray" and not all(map(to.is_finished, parts)):
+        from packer.packing.ray import pack_by_ray
+
+        return pack_by_ray(parts, to, options, pack_parts)
     return pack_parts(parts, to, options, clock)
 
 

@@ -10,7 +10,7 @@ from packer.cli.help import command
 from packer.cli.options import COMPRESS, INPUTS, RUN, CompressingCommand, StorePath, images_argument
 from packer.cli.output import print_packed
 from packer.cli.progress import ProgressBar
-from packer.options import CHANNELS, FITS, RESAMPLES, PackOptions
+from packer.options import CHANNELS, ENGINES, FITS, RESAMPLES, PackOptions
 
 
 @command(short_help="Decode IMAGES into the store OUT (the default command).", cls=CompressingCommand)
@@ -103,6 +103,13 @@ from packer.options import CHANNELS, FITS, RESAMPLES, PackOptions
     "--part",
     metavar="i/n",
     help="Pack only the i-th of n equal parts, on any host that shares OUT; pack seal OUT joins them.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    default=PackOptions.engine,
+    show_default=True,
+    help="ray: pack parts as tasks of a Ray cluster, then join them.",
 )
 @RUN
 def build(

@@ -1,0 +1,84 @@
+"""Packing on a Ray cluster: parts of the listed inputs are tasks, which Ray places and tries again; then they are sealed.
+
+IMAGES and OUT are where all nodes see them. A task packs its part as `pack --part` does, on one CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from packer.clock import StageClock
+from packer.errors import EngineError, PackError
+from packer.inputs.samples import Inputs
+from packer.option_names import Option
+from packer.options import PackOptions
+from packer.packing.parts.seal_parts import seal_parts
+from packer.progress import notify
+from packer.report import PackReport, Progress
+from packer.store.destination import Folder
+from packer.store.part_folder import PartFolder
+from packer.store.parts import Part
+from reader.tuning import tuning
+
+PackParts = Callable[[dict[str, Inputs], PartFolder, PackOptions, StageClock], PackReport]
+# Far more parts than CPUs of a cluster: a node that is lost, or slow, then costs little.
+_MOST_PARTS = 1000
+# A node may be lost while its parts are tried again.
+_TRIES = 5
+
+
+def pack_by_ray(parts: dict[str, Inputs], to: Folder, options: PackOptions, pack: PackParts) -> PackReport:
+    """Pack the inputs of each split by tasks, and seal their parts; pack makes one part.
+
+    Raises:
+        PackError: Ray is not installed, its cluster cannot be reached, or a part cannot be packed; what is packed is kept.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise PackError(f"{Option('engine', 'ray')} needs ray: pip install 'pixpack[ray]'.") from None
+    total = sum(map(len, parts.values()))
+    # of the inputs alone: any run of the same inputs has the same parts
+    count = max(1, min(_MOST_PARTS, total // tuning().ray_part_inputs))
+    is_ours = not ray.is_initialized()
+    try:
+        if is_ours:
+            ray.init(log_to_driver=False)
+        listed = ray.put(parts)
+        task: Any = ray.remote(num_cpus=1, max_retries=_TRIES)(_pack_part)
+        own = replace(options, engine="local", resume=True, workers=1, progress=None)
+        numbers = range(1, count + 1)
+        done = rejected = 0
+        # the first one alone: what is wrong with all ends it, and it says to the others how many inputs a block has
+        for some in (numbers[:1], numbers[1:]):
+            tasks = [task.remote(listed, to.out, Part(number, count), own, pack) for number in some]
+            for inputs, rejects in _ended(ray, tasks):
+                done, rejected = done + inputs, rejected + rejects
+                notify(Progress("pack", done, total, rejected))
+    except (ray.exceptions.RayError, ConnectionError, EngineError) as e:
+        cause = getattr(e, "cause", None) or e
+        first = next(iter(str(cause).splitlines()), "")
+        raise PackError(
+            f"packing on Ray stopped: {first or type(cause).__name__}. What is packed is kept: give the same command again."
+        ) from None
+    finally:
+        if is_ours:
+            ray.shutdown()
+    return seal_parts(to.out, max_rejects=options.max_rejects)
+
+
+def _pack_part(
+    parts: dict[str, Inputs], out: Any, part: Part, options: PackOptions, pack: PackParts
+) -> tuple[int, int]:
+    """Pack one part in a process of Ray; returns its inputs and rejects."""
+    report = pack(parts, PartFolder(out, part), replace(options, part=str(part)), StageClock("begin"))
+    return report.inputs, report.rejected
+
+
+def _ended(ray: Any, tasks: list[Any]) -> Iterator[tuple[int, int]]:
+    """Yield what each task returns as it ends; raises what it raises."""
+    while tasks:
+        ended, tasks = ray.wait(tasks)
+        yield from ray.get(ended)
