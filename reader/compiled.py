@@ -133,7 +133,7 @@ def augmented(
 ) -> torch.Tensor | None:
     """Do steps to each image of uint8[B, H, W, C], one after the other, as the kernels of `program` do each.
 
-    Returns uint8[B, H, W, C]; None where there is no memory for it, or this CPU rounds sums otherwise than torch does.
+    Returns uint8[B, H, W, C]; None where there is no memory for it, or this is an x86-64 without AVX2.
 
     Args:
         pixels: `take_steps`.
@@ -175,13 +175,13 @@ def blurred(pixels: torch.Tensor, down: torch.Tensor, across: torch.Tensor) -> t
 
 
 def take_steps(pixels: torch.Tensor) -> bool:
-    """Say whether `augmented` takes uint8[B, H, W, C]: as `are_served`, 1 or 3 channels, and torch rounds sums as it does."""
+    """Say whether `augmented` takes uint8[B, H, W, C]: as `are_served`, 1 or 3 channels."""
     return pixels.ndim == 4 and take_channels(pixels, pixels.shape[-1])
 
 
 def take_channels(pixels: torch.Tensor, channels: int) -> bool:
     """Say whether `augment_into` and `floats_into` take images of so many channels in these pixels, as `take_steps`."""
-    return channels in _COLOR_CHANNELS and are_served(pixels, channels) and _are_sums_fused()
+    return channels in _COLOR_CHANNELS and are_served(pixels, channels)
 
 
 def floats_of(pixels: torch.Tensor, of_level: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor | None:
@@ -313,12 +313,6 @@ def load() -> None:
 def is_built() -> bool:
     """Say whether the compiled part is there."""
     return _function() is not None
-
-
-@functools.cache
-def _are_sums_fused() -> bool:
-    """Say whether torch's kernels round a product and a sum once; ATEN_CPU_CAPABILITY=default chooses others."""
-    return torch.backends.cpu.get_cpu_capability().startswith("AVX")
 
 
 def _threads() -> int:

@@ -44,7 +44,7 @@ const char augment_doc[] =
     "augment(pixels, table, out, size, channels, steps, fill, threads) -> bool\n\n"
     "Copy uint8[B, height, width, channels] with size = (height, width) to out, and do each image's steps there. table: float32[B,\n"
     "steps, 7], the kind as an int32 and six numbers, see pixel_steps.h. fill: what warped images have beyond, three levels, or None. Returns\n"
-    "False where there is no memory, or this CPU rounds otherwise than torch does.\n"
+    "False where there is no memory, or this CPU has no AVX2 on x86-64.\n"
     "Raises ValueError where a kind is none of these, or a number is out of range.";
 
 const char floats_doc[] =

@@ -1,4 +1,4 @@
-/* Blurs pixels: float32 sums of taps from first to last, each multiply-add rounded once, as in pixel_ops.py. */
+/* Blurs pixels: float32 sums of taps from first to last, within a level of pixel_ops.py. */
 
 #include "blur.h"
 
@@ -23,7 +23,7 @@ typedef struct {
 const char blur_doc[] =
     "blur(pixels, weights, out, size, channels, kernel, threads) -> bool\n\n"
     "Blur uint8[B, height, width, channels] with size = (height, width) to out. kernel: (down, across), how many taps, odd, each half\n"
-    "less than its side; weights: float32[B, down + across]. False where there is no memory, or this CPU rounds otherwise than torch does.";
+    "less than its side; weights: float32[B, down + across]. False where there is no memory, or this CPU has no AVX2 on x86-64.";
 
 /* Reflects an index at the edges: -1 -> 1, count -> count - 2. */
 static int reflected(int at, int count) {
@@ -33,7 +33,7 @@ static int reflected(int at, int count) {
 
 FUSED static void add_bytes_times(float *sums, const uint8_t *from, float weight, int64_t count) {
     for (int64_t i = 0; i < count; i++)
-        sums[i] = fmaf((float)from[i], weight, sums[i]);
+        sums[i] = SUM_OF((float)from[i], weight, sums[i]);
 }
 
 /* Writes one line of the result from a line of sums, padded on both sides by its reflections. */
@@ -42,7 +42,7 @@ FUSED static void sum_across(const float *padded, const UnalignedFloat *weights,
         sums[i] = padded[i] * weights[0];
     for (int tap = 1; tap < taps; tap++)
         for (int64_t i = 0; i < count; i++)
-            sums[i] = fmaf(padded[i + (int64_t)tap * channels], weights[tap], sums[i]);
+            sums[i] = SUM_OF(padded[i + (int64_t)tap * channels], weights[tap], sums[i]);
     for (int64_t i = 0; i < count; i++) {
         float level = rintf(sums[i]);
         level = level > 0.0f ? level : 0.0f;
@@ -57,10 +57,6 @@ static int blur_image(const void *given, int64_t number) {
     const uint8_t *from = job->pixels + number * image_bytes;
     uint8_t *out = job->out + number * image_bytes;
     int reach = job->across / 2, channels = job->channels;
-    if (down[job->down / 2] == 1.0f && across[reach] == 1.0f) {
-        memcpy(out, from, (size_t)image_bytes);
-        return 1;
-    }
     float *padded = malloc((size_t)(2 * line_bytes + 2 * (int64_t)reach * channels) * sizeof(float));
     if (!padded)
         return 0;

@@ -78,7 +78,7 @@ FUSED static void store_strip(const Strip *strip, uint8_t *pixels, int count) {
 
 FUSED static void gray_of_strip(const Strip *strip, float *gray, int count) {
     for (int i = 0; i < count; i++) {
-        float sum = fmaf(strip->blue[i], OF_BLUE, fmaf(strip->green[i], OF_GREEN, strip->red[i] * OF_RED));
+        float sum = SUM_OF(strip->blue[i], OF_BLUE, SUM_OF(strip->green[i], OF_GREEN, strip->red[i] * OF_RED));
         gray[i] = (float)(int)sum;
     }
 }
@@ -113,9 +113,9 @@ FUSED static void mix_with_gray(const Image *image, float factor) {
         load_strip(&strip, at, count);
         gray_of_strip(&strip, gray, count);
         for (int i = 0; i < count; i++) {
-            strip.red[i] = fmaf(gray[i], of_gray, strip.red[i] * factor);
-            strip.green[i] = fmaf(gray[i], of_gray, strip.green[i] * factor);
-            strip.blue[i] = fmaf(gray[i], of_gray, strip.blue[i] * factor);
+            strip.red[i] = SUM_OF(gray[i], of_gray, strip.red[i] * factor);
+            strip.green[i] = SUM_OF(gray[i], of_gray, strip.green[i] * factor);
+            strip.blue[i] = SUM_OF(gray[i], of_gray, strip.blue[i] * factor);
         }
         store_strip(&strip, at, count);
     }
@@ -241,7 +241,7 @@ FUSED static uint8_t single(int step, float number, float mean, int level) {
     case BRIGHTER:
         return level_of((float)level * number);
     case CONTRASTED:
-        return level_of(fmaf(mean, 1.0f - number, (float)level * number));
+        return level_of(SUM_OF(mean, 1.0f - number, (float)level * number));
     case POSTERIZED:
         return (uint8_t)(level & (256 - (1 << (8 - given))));
     case SOLARIZED:

@@ -1,4 +1,4 @@
-/* Samples pixels, one output line at a time, rounding where torch's kernels round. */
+/* Samples pixels, one output line at a time, within a level of torch's kernels. */
 
 #include "warp.h"
 
@@ -28,9 +28,9 @@ FUSED static void find_points(Points *points, const Image *image, const float gr
     float x0 = (float)(1 - image->width) * 0.5f + (float)start, y = (float)(1 - image->height) * 0.5f + (float)line;
     for (int i = 0; i < count; i++) {
         float x = x0 + (float)i;
-        float across = fmaf(grid[1], y, grid[0] * x) + grid[2], down = fmaf(grid[4], y, grid[3] * x) + grid[5];
-        points->x[i] = fmaf(across + 1.0f, half_width, -0.5f);
-        points->y[i] = fmaf(down + 1.0f, half_height, -0.5f);
+        float across = SUM_OF(grid[1], y, grid[0] * x) + grid[2], down = SUM_OF(grid[4], y, grid[3] * x) + grid[5];
+        points->x[i] = SUM_OF(across + 1.0f, half_width, -0.5f);
+        points->y[i] = SUM_OF(down + 1.0f, half_height, -0.5f);
     }
 }
 
@@ -58,7 +58,7 @@ static inline const uint8_t *corner(const Image *image, const uint8_t *from, int
 
 /* Returns the weighted sum of four corners, added in torch's order. */
 FUSED static inline float sum_of(const float four[4], const float weights[4]) {
-    return fmaf(four[3], weights[3], fmaf(four[2], weights[2], fmaf(four[1], weights[1], four[0] * weights[0])));
+    return SUM_OF(four[3], weights[3], SUM_OF(four[2], weights[2], SUM_OF(four[1], weights[1], four[0] * weights[0])));
 }
 
 #ifdef HAS_AVX2

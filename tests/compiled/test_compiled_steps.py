@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
+import subprocess
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +16,7 @@ import torch
 from augmenting import pictures
 from tensordict import TensorDict
 
-from reader import ColorJitter, ImageBatch, MemmapDataset, MemmapLoader, Normalize, compiled, transforms
+from reader import ColorJitter, ImageBatch, MemmapDataset, MemmapLoader, Normalize, compiled, native, transforms
 from reader.epoch import on_threads_of
 from reader.store import replaced
 from reader.transforms import Compose
@@ -93,6 +97,37 @@ def test_steps_are_the_bytes_of_the_kernels_of_torch(transform: Any, channels: i
             expected = levels_of(transform, batch)
         assert found.dtype == expected.dtype
         assert torch.equal(found, expected)
+
+
+@pytest.fixture(scope="module")
+def plain_c(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The compiled part as other processors than x86-64 have it."""
+    if (compiler := shutil.which("cc")) is None:
+        pytest.skip("no C compiler")
+    built = tmp_path_factory.mktemp("plain") / "_native.so"
+    sources = sorted(Path(native.__file__).parent.glob("*.c"))
+    flags = ["-O2", "-shared", "-fPIC", "-ffp-contract=off", "-DPIXPACK_PLAIN_C", f"-I{sysconfig.get_paths()['include']}"]
+    subprocess.run([compiler, *flags, *map(str, sources), "-ljpeg", "-lm", "-o", str(built)], check=True)
+    spec = importlib.util.spec_from_file_location("_native", built)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transform", RANDOM, ids=NAMES[: len(RANDOM)])
+def test_the_code_for_other_processors_is_within_a_level(
+    transform: Any, plain_c: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = batch_of((44, 57), 3)
+    with without_compiled_part():
+        expected = levels_of(transform, batch).int()
+    monkeypatch.setattr(compiled, "_functions", lambda: plain_c)
+    is_far = (levels_of(transform, batch).int() - expected).abs() > 1
+    # a later step makes more of a level, and half a pixel is either of two
+    assert float(is_far.float().mean()) < 2e-3
 
 
 @pytest.mark.parametrize("transform", [*FLOATS[:2], Compose([Normalize([0.4] * 3, [0.2] * 3)])])
