@@ -20,7 +20,6 @@ _PARTS = (
     "resample",
     "sums",
     "threads",
-    "unfilter",
     "warp",
 )
 

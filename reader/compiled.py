@@ -39,7 +39,7 @@ _Numbers = npt.NDArray[np.int64]
 # Copies spans of source, uint8[n], to out, uint8[m]: int64[B] where each begins, its size and its place in out; past the caches.
 CopySpans = Callable[[_Bytes, _Numbers, _Numbers, _Numbers, _Bytes, bool], None]
 # Reads pieces of a file, and copies the spans in them to memories: of a descriptor, int64[R, 2] of the pieces, the bytes of a
-# block, where the file begins, staging, int64[S, 5] of the spans, and the memories; see reads.c.
+# block, where the file begins, staging, int64[S, 4] of the spans, and the memories; see reads.c.
 ReadSpans = Callable[[int, _Numbers, int, int, _Bytes, _Numbers, tuple[_Bytes, ...]], int]
 # uint8[N, height, width, channels] for the crops of several calls, contiguous, and int64[B], which of them a call makes.
 Places = tuple[torch.Tensor, torch.Tensor]

@@ -36,6 +36,8 @@ class RowOf(Protocol):
 
 # (width, height) of the picture that is decoded, of that resized, x, y of the row in it, (width, height) of the row; the filter
 RowPlan = tuple[Pair, Pair, Pair, Pair, int]
+
+
 class ResizeOf(Protocol):
     """Resizes a picture of source = (width, height), of one or four bytes a pixel, to size; None where a side is above 2^20."""
 
@@ -54,12 +56,6 @@ class Crc32Of(Protocol):
     def __call__(self, data: PixelBytes, value: int = 0, /) -> int: ...
 
 
-class UnfilterOf(Protocol):
-    """Undoes PNG's filters of lines of 8 bits a channel, each with its filter's number in front; None: one is of no filter."""
-
-    def __call__(self, lines: bytes, height: int, channels: int, /) -> bytes | None: ...
-
-
 @dataclass(frozen=True)
 class Native:
     """The compiled functions, each None where it is not used, for the reason, or zlib's crc32. is_missing: they are not built."""
@@ -70,7 +66,6 @@ class Native:
     crc32: Crc32Of = zlib.crc32
     # what row() has taken in this process to resize
     resize_seconds: Callable[[], float] = float
-    unfilter: UnfilterOf | None = None
     # of the libjpeg-turbo that it decodes with; "" where it does not decode
     version: str = ""
     reason: str = ""
@@ -86,7 +81,7 @@ def native() -> Native:
         built = functions()
     except ImportError as e:
         return Native(reason=str(e), is_missing=True)
-    known = Native(None, built.resize, built.sums, built.crc32, built.resize_seconds, built.unfilter)
+    known = Native(None, built.resize, built.sums, built.crc32, built.resize_seconds)
     version = _library_version(built)
     if version is None or not _OLDEST <= _numbers(version) <= _NEWEST:
         found = f"it runs with libjpeg-turbo {version or 'of unknown version'}, expected 2.1 to 3.2"

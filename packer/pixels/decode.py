@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from packer.clock import StageClock
 from packer.options import MAX_PIXELS
 from packer.pixels.compiled import RowPlan, native
-from packer.pixels.formats import jpeg, png
+from packer.pixels.formats import jpeg
 from packer.pixels.geometry import Geometry
 from packer.pixels.row import Row
 from packer.pixels.row_rules import RowRules
@@ -43,7 +43,6 @@ class Decoder:
         self._rules = RowRules(geometry, _MODES[channels], exact, max_pixels, bit_depth)
         self._clock = clock or StageClock("decode")
         self._one_pass, self._resize_seconds = native().row, native().resize_seconds
-        self._unfilter = native().unfilter if bit_depth == 16 else None
         self._made: PictureDecoder | None = None
 
     def row(self, data: bytes) -> Row:
@@ -60,8 +59,6 @@ class Decoder:
                 orientation = self._pictures.orientation(data) if header.may_be_rotated else 1
                 if orientation == 1 and (row := self._native_row(data, header)):
                     return row
-        elif row := self._plain_png_row(data):
-            return row
         return self._pictures.row(data, header, orientation)
 
     def upright_size(self, data: bytes) -> tuple[int, int]:
@@ -86,11 +83,8 @@ class Decoder:
             return None
         return stored, resized, geometry.origin(resized), geometry.row_size(resized), geometry.filter
 
-    def done(self, width: int, height: int, *, is_png: bool = False) -> dict[str, object]:
-        """Return what is recorded of a row that the compiled part makes of an upright JPEG of this size, or of a plain PNG."""
-        if is_png:
-            # as Pillow's: where pixels are decoded says nothing of them
-            return {"decoder": "Pillow", "format": "PNG"}
+    def done(self, width: int, height: int) -> dict[str, object]:
+        """Return what is recorded of a row that the compiled part makes of an upright JPEG of this size."""
         done: dict[str, object] = {"decoder": "libjpeg-turbo"}
         if (scale := self._rules.dct_scale(width, height, 1)) > 1:
             done["dct_scale"] = scale
@@ -109,24 +103,6 @@ class Decoder:
 
             self._made = PictureDecoder(self._rules, self._clock)
         return self._made
-
-    def _plain_png_row(self, data: bytes) -> Row | None:
-        """Take the pixels of a plain PNG as they are; None: it is none, or is to be resized or turned gray."""
-        geometry, channels = self._rules.geometry, len(self._rules.mode)
-        if self._unfilter is None or geometry is None or (plain := png.read_plain(data)) is None:
-            return None
-        size = plain.width, plain.height
-        self._rules.check_pixels(*size, len(data))
-        is_served = (plain.channels, channels) in ((1, 1), (1, 3), (3, 3))
-        if not is_served or not geometry.resized(*size) == geometry.row_size(size) == size:
-            return None
-        lines = plain.filtered()
-        pixels = None if lines is None else self._unfilter(lines, plain.height, plain.channels)
-        if pixels is None:
-            return None
-        if plain.channels < channels:
-            pixels = png.gray_to_rgb(pixels)
-        return Row(pixels, geometry.content(size), *size, self.done(*size, is_png=True))
 
     def _native_row(self, data: bytes, header: jpeg.JpegHeader) -> Row | None:
         """Decode, resize and crop in one pass; None: that is not available here, or something is wrong with the data."""

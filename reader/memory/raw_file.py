@@ -48,8 +48,8 @@ _OPEN_FILES = Path("/proc/self/fd")
 class Targets(NamedTuple):
     """Where spans of a file go.
 
-    table: int64[S, 5] first byte, size, number of the memory, place in it, and the largest end of this one and those before it;
-        sorted by the first byte; spans that follow each other there and in memory are one.
+    table: int64[S, 4] first byte, size, number of the memory and place in it, sorted by the first byte; spans that follow each
+        other there and in memory are one.
     memories: uint8[n] each.
     """
 
@@ -66,14 +66,16 @@ class Targets(NamedTuple):
         spans, places = merged(Spans(*(each[order] for each in spans)), (places + which)[order])
         firsts = laid_out(sizes + 1)
         which = np.searchsorted(firsts, places, side="right") - 1
-        table = np.stack([*spans, which, places - firsts[which], np.maximum.accumulate(spans.ends)], axis=1)
+        table = np.stack([*spans, which, places - firsts[which]], axis=1)
         return cls(table, tuple(memories))
 
     def copy(self, start: int, piece: Bytes) -> None:
         """Copy what a piece of the file, which begins at a byte, holds of each span to where it goes."""
         end = start + len(piece)
-        first, stop = np.searchsorted(self.table[:, 4], start, "right"), np.searchsorted(self.table[:, 0], end)
-        for begin, size, which, place, _ in self.table[first:stop].tolist():
+        begins = self.table[:, 0]
+        reaches = np.maximum.accumulate(begins + self.table[:, 1])
+        first, stop = np.searchsorted(reaches, start, "right"), np.searchsorted(begins, end)
+        for begin, size, which, place in self.table[first:stop].tolist():
             a, b = max(begin, start), min(begin + size, end)
             if a < b:
                 # releases the interpreter, as slices of memoryviews do not

@@ -21,10 +21,9 @@
 #include "predictor.h"
 #include "reads.h"
 #include "sums.h"
-#include "unfilter.h"
 
 /* Version of the functions and their behavior, which __init__.py compares: a build of other sources is not used. */
-#define INTERFACE 22
+#define INTERFACE 23
 
 #define TEXT(version) #version
 #define TEXT_OF(version) TEXT(version)
@@ -169,30 +168,6 @@ static PyObject *sums(PyObject *module, PyObject *args) {
     return both;
 }
 
-PyDoc_STRVAR(unfilter_doc,
-    "unfilter(lines, height, channels) -> bytes | None\n\n"
-    "Undo PNG's filters of lines of 8 bits a channel, each with its filter's number in front. None: one is no filter's.");
-
-static PyObject *unfilter_lines(PyObject *module, PyObject *args) {
-    const char *lines;
-    Py_ssize_t size, height, channels;
-    if (!PyArg_ParseTuple(args, "y#nn", &lines, &size, &height, &channels))
-        return NULL;
-    Py_ssize_t line_bytes = height > 0 ? size / height - 1 : 0;
-    if (height < 1 || channels < 1 || line_bytes < channels || size % height || line_bytes % channels) {
-        PyErr_SetString(PyExc_ValueError, "expected complete lines of one pixel or more");
-        return NULL;
-    }
-    PyObject *pixels = PyBytes_FromStringAndSize(NULL, size - height);
-    if (!pixels)
-        return NULL;
-    uint8_t *out = (uint8_t *)PyBytes_AsString(pixels);
-    if (unfilter((const uint8_t *)lines, (size_t)height, (size_t)line_bytes, (size_t)channels, out))
-        return pixels;
-    Py_DECREF(pixels);
-    Py_RETURN_NONE;
-}
-
 PyDoc_STRVAR(crc32_doc, "crc32(data, value) -> int\n\nReturn zlib's crc32 of data behind that of which value is the crc32.");
 
 static PyObject *crc32(PyObject *module, PyObject *args) {
@@ -236,7 +211,6 @@ static PyMethodDef methods[] = {
     {"sums", sums, METH_VARARGS, sums_doc},
     {"resize", resize, METH_VARARGS, resize_doc},
     {"resize_seconds", resize_seconds, METH_NOARGS, resize_seconds_doc},
-    {"unfilter", unfilter_lines, METH_VARARGS, unfilter_doc},
     {NULL, NULL, 0, NULL},
 };
 

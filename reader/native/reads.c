@@ -15,17 +15,19 @@
 
 /* The numbers of a read, and of a span. */
 enum { READ_START, READ_SIZE, READ_NUMBERS };
-enum { BEGIN, SIZE, MEMORY, PLACE, REACH, SPAN_NUMBERS };
+enum { BEGIN, SIZE, MEMORY, PLACE, SPAN_NUMBERS };
 /* A piece is large from this part of staging on: a half. */
 enum { LARGE_PART = 2 };
 /* How a piece ended, where it is not the byte at which the file ends. */
-enum { COMPLETE = -1, SYSTEM_ERROR = -2, WRONG_READ = -3, WRONG_SPAN = -4 };
+enum { COMPLETE = -1, SYSTEM_ERROR = -2, WRONG_READ = -3, WRONG_SPAN = -4, NO_MEMORY = -5 };
 
 typedef struct {
     int descriptor;
     int64_t align, base, staging_bytes, span_count, memory_count;
     uint8_t *staging;
     const UnalignedInt64 *spans;
+    /* of each span the first byte, and the largest end of it and those before it: both rise */
+    int64_t *begins, *reaches;
     const Py_buffer *memories;
 } Job;
 
@@ -33,9 +35,9 @@ const char read_spans_doc[] =
     "read_spans(descriptor, reads, align, base, staging, spans, memories) -> int\n\n"
     "Read pieces of a file to staging, whole blocks of align bytes, and copy the spans that they hold to memories; other threads run\n"
     "meanwhile. The file begins at byte base of what all numbers count. reads: int64[R, 2], first byte and size. spans:\n"
-    "int64[S, 5], first byte, size, number of the memory, place in it, and the largest end of this one and those before it, sorted\n"
-    "by the first byte; those that a piece holds a part of are copied so far. Returns the byte at which the file ends before a\n"
-    "piece does, or -1. Raises OSError as pread(2) does, ValueError where a piece does not fit in staging, or a span in its memory.";
+    "int64[S, 4], first byte, size, number of the memory and place in it, sorted by the first byte; those that a piece holds a part of\n"
+    "are copied so far. Returns the byte at which the file ends before a piece does, or -1. Raises OSError as pread(2) does,\n"
+    "ValueError where a piece does not fit in staging, a span in its memory, or base is no whole block.";
 
 /* another thread may write to the caller's arrays after a check */
 static int64_t number(const UnalignedInt64 *table, int64_t at) {
@@ -43,11 +45,11 @@ static int64_t number(const UnalignedInt64 *table, int64_t at) {
 }
 
 /* Returns the number of the first span of which a number, which rises, is larger than a byte. */
-static int64_t first_behind(const Job *job, int column, int64_t byte) {
+static int64_t first_behind(const Job *job, const int64_t *rising, int64_t byte) {
     int64_t low = 0, high = job->span_count;
     while (low < high) {
         int64_t middle = low + (high - low) / 2;
-        if (number(job->spans, middle * SPAN_NUMBERS + column) <= byte)
+        if (rising[middle] <= byte)
             low = middle + 1;
         else
             high = middle;
@@ -76,7 +78,7 @@ static Span span_at(const Job *job, int64_t n) {
 
 /* Returns where bytes [start, end) go if they are a large part of one span, of whole blocks; otherwise staging. */
 static uint8_t *target_of(const Job *job, int64_t start, int64_t end) {
-    int64_t n = first_behind(job, BEGIN, start) - 1;
+    int64_t n = first_behind(job, job->begins, start) - 1;
     if (n < 0 || (end - start) < job->staging_bytes / LARGE_PART || start % job->align || end % job->align)
         return job->staging;
     Span span = span_at(job, n);
@@ -88,7 +90,7 @@ static uint8_t *target_of(const Job *job, int64_t start, int64_t end) {
 
 /* Copies what was read of each span: bytes [start, end), of which the first is at `read`. */
 static int64_t copy_parts(const Job *job, const uint8_t *read, int64_t start, int64_t end) {
-    for (int64_t n = first_behind(job, REACH, start); n < job->span_count; n++) {
+    for (int64_t n = first_behind(job, job->reaches, start); n < job->span_count; n++) {
         Span span = span_at(job, n);
         if (span.begin >= end)
             break;
@@ -125,7 +127,26 @@ static int64_t read_piece(const Job *job, int64_t start, int64_t size) {
     return copy_parts(job, to + (start - first), start, start + size);
 }
 
-static int64_t read_all(const Job *job, const UnalignedInt64 *reads, int64_t count) {
+/* Notes where spans begin, and how far they and those before them reach. */
+static void note_spans(const Job *job) {
+    int64_t reach = INT64_MIN;
+    for (int64_t n = 0; n < job->span_count; n++) {
+        const UnalignedInt64 *numbers = job->spans + n * SPAN_NUMBERS;
+        int64_t begin = number(numbers, BEGIN), size = number(numbers, SIZE);
+        /* one that span_at refuses is in the way of all that is read */
+        int64_t end = begin < 0 || size < 0 || begin > INT64_MAX - size ? INT64_MAX : begin + size;
+        reach = end > reach ? end : reach;
+        job->begins[n] = begin;
+        job->reaches[n] = reach;
+    }
+}
+
+static int64_t read_all(Job *job, const UnalignedInt64 *reads, int64_t count) {
+    job->begins = PyMem_RawMalloc((size_t)(job->span_count ? job->span_count : 1) * 2 * sizeof(int64_t));
+    if (!job->begins)
+        return NO_MEMORY;
+    job->reaches = job->begins + job->span_count;
+    note_spans(job);
     for (int64_t n = 0; n < count; n++) {
         int64_t end = read_piece(job, number(reads, n * READ_NUMBERS + READ_START), number(reads, n * READ_NUMBERS + READ_SIZE));
         if (end != COMPLETE)
@@ -162,7 +183,7 @@ PyObject *read_spans(PyObject *module, PyObject *args) {
                span_bytes = SPAN_NUMBERS * (Py_ssize_t)sizeof(int64_t);
     Py_buffer *buffers = buffers_of(memories, count);
     int is_right = reads.len % read_bytes == 0 && spans.len % span_bytes == 0 && align > 0 && align <= staging.len &&
-                   base >= 0;
+                   base >= 0 && base % align == 0;
     int64_t end = COMPLETE;
     int error = 0;
     if (buffers && is_right) {
@@ -178,6 +199,7 @@ PyObject *read_spans(PyObject *module, PyObject *args) {
         Py_BEGIN_ALLOW_THREADS;
         end = read_all(&job, reads.buf, reads.len / read_bytes);
         error = errno;
+        PyMem_RawFree(job.begins);
         Py_END_ALLOW_THREADS;
     }
     for (Py_ssize_t n = 0; buffers && n < count; n++)
@@ -189,7 +211,9 @@ PyObject *read_spans(PyObject *module, PyObject *args) {
         return NULL;
     PyMem_Free(buffers);
     if (!is_right)
-        return PyErr_Format(PyExc_ValueError, "expected int64[R, 2] of reads, int64[S, 5] of spans, and staging of a block or more");
+        return PyErr_Format(PyExc_ValueError, "expected int64[R, 2] of reads, int64[S, 4] of spans, and base and staging of whole blocks");
+    if (end == NO_MEMORY)
+        return PyErr_NoMemory();
     if (end == SYSTEM_ERROR) {
         errno = error;
         return PyErr_SetFromErrno(PyExc_OSError);

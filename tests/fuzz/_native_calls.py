@@ -60,7 +60,6 @@ class NativeCalls:
         _check_sums(*arguments)
         _check_copies(self._native, rng)
         _check_reads(self._native, self._folder, rng)
-        _check_unfilter(self._native, rng)
         _check_predictor(self._native, rng)
         assert self._native.library() is not None
         assert self._native.resize_seconds() >= 0
@@ -184,12 +183,11 @@ def _check_reads(native: Any, folder: Path, rng: random.Random) -> None:
     wanted = [(begin, min(size, len(content) - begin)) for begin, size in wanted]
     memories = tuple(bytearray(size) for _, size in wanted)
     spans = sorted([base + begin, size, n, 0] for n, (begin, size) in enumerate(wanted))
-    spans = [[*span, max(begin + size for begin, size, *_ in spans[: n + 1])] for n, span in enumerate(spans)]
     step = rng.choice([64, 128, 1024])
     reads = [[base + start, min(step, len(content) - start)] for start in range(0, len(content), step)]
     tables = reads, spans
 
-    def read(reads: list[list[int]], spans: list[list[int]]) -> int:
+    def read(reads: list[list[int]], spans: list[list[int]], base: int = base) -> int:
         numbers = (array("q", itertools.chain(*table)) for table in (reads, spans))
         with open(path, "rb") as file:
             table, other = numbers
@@ -200,19 +198,18 @@ def _check_reads(native: Any, folder: Path, rng: random.Random) -> None:
 
     assert read(*tables) == -1
     assert [*memories] == [content[begin : begin + size] for begin, size in wanted]
+    if align > 1:
+        try:
+            read(*tables, base + 1)
+        except ValueError:
+            pass
+        else:
+            raise AssertionError("a base that is no whole block was taken")
     wrong = [[[*row] for row in table] for table in tables]
     row = rng.choice(rng.choice(wrong))
     row[rng.randrange(len(row))] = rng.choice([*_EXTREMES, -1, 1 << 62, (1 << 63) - 1])
     with contextlib.suppress(ValueError, OSError):
         read(*wrong)
-
-
-def _check_unfilter(native: Any, rng: random.Random) -> None:
-    """Undo filters of random lines, of which some have a number that is no filter's."""
-    channels = rng.randint(1, 4)
-    height, line_bytes = rng.randint(1, 9), channels * rng.randint(1, 20)
-    lines = b"".join(bytes([rng.randrange(6)]) + rng.randbytes(line_bytes) for _ in range(height))
-    assert (native.unfilter(lines, height, channels) is None) == (5 in lines[:: 1 + line_bytes])
 
 
 def _sums(native: Any, pixels: bytes, channels: int) -> Any:

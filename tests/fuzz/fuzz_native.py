@@ -5,7 +5,7 @@
 Builds reader/native/ with gcc's address and undefined-behavior sanitizers, which end the process at the first fault, and
 calls row() on damaged small JPEGs, resize() on random pixels, with random sizes,
 origins and filters, crops() on images of random sizes, boxes and grids, some of them outside of what they are of, augment()
-and floats() with any numbers, and sums(), crc32(), copy_spans(), read_spans() and unfilter() on bytes of any length, in a process
+and floats() with any numbers, and sums(), crc32(), copy_spans() and read_spans() on bytes of any length, in a process
 of its own. Crops are compared with what resize() and slices make. All memory but that of row(), resize() and unfilter(), which
 take bytes, begins at an odd address, and each function of the part is called. --plain builds what runs on any CPU. Afterwards
 some of the calls are made twice more: the second time they may hold no more memory.

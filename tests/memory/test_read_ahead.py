@@ -313,11 +313,25 @@ def test_nothing_is_read_to_where_no_memory_is(
 ) -> None:
     if (read_spans := span_reader()) is None:
         pytest.skip("the compiled part is not built here")
-    reads, spans = np.array([read or (0, 100)]), np.array([(*(span or (0, 8, 0, 0)), 1 << 62)])
+    reads, spans = np.array([read or (0, 100)]), np.array([span or (0, 8, 0, 0)])
     guarded = np.zeros(24, np.uint8)
     with open(bytes_file, "rb") as file, pytest.raises(ValueError, match=message):
         read_spans(file.fileno(), reads, 512, 0, np.zeros(4096, np.uint8), spans, (guarded[8:16],))
     assert not guarded.any()
+
+
+def test_a_long_span_before_short_ones_is_read_to_its_end(bytes_file: Path) -> None:
+    """What reaches how far is computed where it is used: a caller's mistake would leave the bytes of an older batch."""
+    if (read_spans := span_reader()) is None:
+        pytest.skip("the compiled part is not built here")
+    content = np.frombuffer(bytes_file.read_bytes(), np.uint8)
+    spans = np.array([(0, 3000, 0, 0), (10, 20, 1, 0), (2900, 50, 2, 0)])
+    memories = tuple(np.zeros(size, np.uint8) for size in (3000, 20, 50))
+    reads = np.array([(start, 512) for start in range(0, 3072, 512)])
+    with open(bytes_file, "rb") as file:
+        assert read_spans(file.fileno(), reads, 512, 0, np.zeros(4096, np.uint8), spans, memories) == -1
+    for (begin, size, _, _), memory in zip(spans.tolist(), memories, strict=True):
+        assert np.array_equal(memory, content[begin : begin + size])
 
 
 def test_the_compiled_part_refuses_what_are_no_tables(bytes_file: Path) -> None:
@@ -327,7 +341,7 @@ def test_the_compiled_part_refuses_what_are_no_tables(bytes_file: Path) -> None:
         np.zeros(4096, np.uint8),
         np.zeros(8, np.uint8),
         np.zeros(2, np.int64),
-        np.zeros(5, np.int64),
+        np.zeros(4, np.int64),
     )
     with open(bytes_file, "rb") as file:
         for reads, align, base, spans in (
@@ -335,6 +349,7 @@ def test_the_compiled_part_refuses_what_are_no_tables(bytes_file: Path) -> None:
             (one, 0, 0, span),
             (one, 4097, 0, span),
             (one, 512, -1, span),
+            (one, 512, 100, span),
             (one, 512, 0, one),
         ):
             with pytest.raises(ValueError, match="expected int64"):
