@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from reader.comparison import CompareReport, compare
-    from reader.dataset.concat import concat
     from reader.dataset.dataset import MemmapDataset
     from reader.device.to_device import to_device
     from reader.format.errors import IncompleteStoreError, StoreError
@@ -51,7 +50,6 @@ _HOMES = {
     name: f"reader.{home}"
     for home, names in {
         "comparison": "CompareReport compare",
-        "dataset.concat": "concat",
         "dataset.dataset": "MemmapDataset",
         "device.to_device": "to_device",
         "format.errors": "IncompleteStoreError StoreError",
@@ -112,7 +110,6 @@ __all__ = [
     "ToDetection",
     "TrivialAugmentWide",
     "compare",
-    "concat",
     "from_torchvision",
     "open_store",
     "to_device",

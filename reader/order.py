@@ -446,32 +446,6 @@ class Draws(Order):
         return [int(draw) for draw in draws]
 
 
-class Slice(Order):
-    """Takes a part of an order without an end, which continues from one epoch to the next.
-
-    rows_at: gives [start, stop) of it. places_in: where in [start, stop) of it a position of the dataset comes. first: where
-    the epoch begins in it.
-    """
-
-    def __init__(
-        self,
-        count: int,
-        rows_at: Callable[[int, int], Rows],
-        places_in: Callable[[int, int, int], Iterable[int]],
-        first: int,
-    ) -> None:
-        super().__init__(count)
-        self._rows_at, self._places_in, self._first = rows_at, places_in, first
-
-    def compute(self, start: int, stop: int) -> Rows:
-        """Compute the rows at [start, stop)."""
-        return self._rows_at(self._first + start, self._first + stop)
-
-    def places_of(self, row: int) -> list[int]:
-        """Return its positions."""
-        return [place - self._first for place in self._places_in(row, self._first, self._first + self.count)]
-
-
 class Passes(Order):
     """Takes a part of passes over `pass_rows` rows that follow each other.
 

@@ -48,38 +48,6 @@ def rows_named(store: Path, rows: int | _Listed | None) -> Iterator[None]:
         raise
 
 
-def same_of_all(readers: _Reader | list[_Reader]) -> _Reader:
-    """Return what reads the texts of a batch; torch.stack makes a list of it, one for each row.
-
-    Raises:
-        ValueError: rows of several stores were stacked.
-    """
-    if isinstance(readers, list) and any(one != readers[0] for one in readers):
-        raise ValueError(
-            "rows of several stores were stacked, whose texts are apart. Join the datasets by reader.concat."
-        )
-    return readers[0] if isinstance(readers, list) else readers
-
-
 def is_run(rows: Rows) -> bool:
     """Say whether rows are consecutive and rising: [4, 5, 6]."""
     return len(rows) == 0 or (int(rows[-1]) - int(rows[0]) == len(rows) - 1 and bool((np.diff(rows) == 1).all()))
-
-
-def routed(firsts: Rows, numbers: Rows) -> Iterator[tuple[int, Rows | slice, Rows]]:
-    """Share out numbers among parts that begin at these first numbers, sorted, the first of them 0.
-
-    Yields for each part that has some: which it is, the positions of its numbers, and the numbers counted from its first.
-
-    Example:
-        >>> [(part, at.tolist(), own.tolist()) for part, at, own in routed(np.array([0, 10]), np.array([12, 3, 10]))]
-        [(0, [1], [3]), (1, [0, 2], [2, 0])]
-    """
-    which = np.searchsorted(firsts, numbers, side="right") - 1
-    if not len(which) or (which == which[0]).all():
-        part = int(which[0]) if len(which) else 0
-        yield part, slice(None), numbers - firsts[part]
-        return
-    for part in np.unique(which).tolist():
-        at = np.flatnonzero(which == part)
-        yield part, at, numbers[at] - firsts[part]

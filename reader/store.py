@@ -21,7 +21,6 @@ from reader.format.errors import StoreError
 from reader.format.filesystem import user_path
 from reader.format.manifest import Manifest
 from reader.format.tensors import NEEDS_RAW
-from reader.rows import same_of_all
 
 # Linux and macOS number the flag differently, and Python names it only from 3.13 on (Linux).
 MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x40 if sys.platform == "darwin" else 0x4000)
@@ -82,7 +81,7 @@ class ImageBatch(TensorClass):
     @property
     def texts(self) -> dict[str, Any]:
         """Each text column by name: a list of str, of a single row a str. Of a batch on a device, it waits for the device."""
-        return {} if self.text_file is None else same_of_all(self.text_file).texts(self.extras)
+        return {} if self.text_file is None else self.text_file.texts(self.extras)
 
     @property
     def text(self) -> Any:

@@ -19,8 +19,6 @@ from torch.utils.data import Dataset, get_worker_info
 from reader import compiled
 from reader.buffers import FittingPool, fresh
 from reader.dataset import collate
-from reader.dataset.given_columns import ColumnData, with_extras, with_targets
-from reader.dataset.groups import Groups
 from reader.dataset.indexing import Index, check_plain, checked_position, checked_positions, is_row, split_positions
 from reader.dataset.opened_store import OpenedStore
 from reader.dataset.samples import (
@@ -32,7 +30,7 @@ from reader.dataset.samples import (
     sample_of,
     transformed,
 )
-from reader.dataset.splits import added, check_classes, remote_store, store_path
+from reader.dataset.splits import check_classes, remote_store, store_path
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
 from reader.rows import Rows, is_run, rows_named
@@ -72,9 +70,6 @@ class MemmapDataset(Dataset[Any]):
         >>> images.shape, train[10][1]
         (torch.Size([10, 3, 32, 32]), 0)
     """
-
-    # from which of the datasets that `concat` joined each row is
-    groups: Groups | None = None
 
     def __init__(
         self,
@@ -125,14 +120,13 @@ class MemmapDataset(Dataset[Any]):
     def __getstate__(self) -> dict[str, object]:
         opened = ("manifest", "opened_store", "check_rows", "_pool", "_targets", "_samples")
         kept = {k: v for k, v in self.__dict__.items() if k not in opened}
-        opener = self.opened_store.opener
-        return kept | {"digest": self.manifest.digest} | ({"opener": opener} if opener else {})
+        return kept | {"digest": self.manifest.digest}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        digest, opener = state.pop("digest"), state.pop("opener", None)
+        digest = state.pop("digest")
         self.__dict__.update(state)
         try:
-            self._open(opener() if opener else OpenedStore(self.path, self.remote))
+            self._open(OpenedStore(self.path, self.remote))
             if self.manifest.digest != digest:
                 raise StoreError(f"{self.path} was packed again since this dataset was pickled. Open it again.")
         except StoreError as e:
@@ -324,39 +318,21 @@ class MemmapDataset(Dataset[Any]):
             IndexError: there is no such row.
         """
         positions = self.positions(rows)
-        groups = None if self.groups is None else self.groups.at(positions)
-        return self.of_store(self.opened_store, np.ascontiguousarray(self.store_rows(positions)), groups)
+        return self.at_rows(np.ascontiguousarray(self.store_rows(positions)))
 
     @property
     def has_all_rows(self) -> bool:
         """Say whether these are all rows of the store, in its order."""
         return self._rows is None
 
-    def of_store(self, opened: OpenedStore, rows: Rows | None, groups: Groups | None = None) -> MemmapDataset:
-        """Return a dataset of rows of an opened store, in the form of this one; None: all of them, in its order."""
+    def at_rows(self, rows: Rows | None) -> MemmapDataset:
+        """Return a dataset of these rows of the store, in the form of this one; None: all of them, in its order."""
         check_plain(self, MemmapDataset)
         part = object.__new__(MemmapDataset)
         part.__dict__.update(self.__dict__)
-        part.path, part._rows, part.groups = opened.path, rows, groups
-        part._open(opened)
+        part._rows = rows
+        part._open(self.opened_store)
         return part
-
-    def at_rows(self, rows: Rows | None) -> MemmapDataset:
-        """Return a dataset of these rows of the store, whatever part of them this is; None: all."""
-        return self.of_store(self.opened_store, rows)
-
-    def with_targets(self, targets: ColumnData, *, classes: Sequence[str] | None = None) -> MemmapDataset:
-        """Return this dataset with other targets: int64[N] (-1: no label), uint8[N, K] of 0 and 1, or float32[N, K].
-
-        classes: their names; None: those of the store, which stays as it is. Raises ValueError where they do not fit the rows.
-        """
-        store = with_targets(self.opened_store, self._all_rows, targets, classes)
-        return self.of_store(store, self._rows, self.groups)
-
-    def with_extras(self, **extras: ColumnData) -> MemmapDataset:
-        """Return this dataset with further tensors [N, ...], in `extras` of batches; raises ValueError where one does not fit."""
-        store = with_extras(self.opened_store, self._all_rows, extras)
-        return self.of_store(store, self._rows, self.groups)
 
     def split(self, fraction: float, *, seed: int = 0, stratify: bool = False) -> tuple[MemmapDataset, MemmapDataset]:
         """Split by seed into a random fraction, 0 to 1, and the rest, both in store order; stratify: each class alike.
@@ -382,8 +358,6 @@ class MemmapDataset(Dataset[Any]):
         pixels = (self.store if self.has_all_rows else self._slice(self.positions(slice(None)))).pixels.numpy()
         pixels.flags.writeable = False
         return pixels
-
-    __add__ = added
 
     def _store_row(self, index: int) -> int:
         position = checked_position(index, len(self), self.path)

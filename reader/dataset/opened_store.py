@@ -6,10 +6,8 @@ batches are copied from is never handed out: views are of a second mapping, in w
 
 from __future__ import annotations
 
-import copy
 import functools
-import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ from reader.dataset.sources import Sources
 from reader.format.check import check_store
 from reader.format.errors import StoreError
 from reader.format.filesystem import identity
-from reader.format.manifest import MANIFEST, PIXELS, Manifest
+from reader.format.manifest import MANIFEST, PIXELS
 from reader.format.row_values import RowValues
 from reader.format.tensors import NEEDS_RAW, TensorSpec
 from reader.memory.places import InFile, InMemory, Memory, Place
@@ -68,31 +66,12 @@ class FileColumn:
         return map_tensor(self._file.opened, self._dtype, self._shape)
 
 
-class MemoryColumn:
-    """A tensor that a user gave: [N, ...] in memory."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor
-
-    def take(self, rows: Rows, *, reads_file: bool) -> torch.Tensor:
-        """Copy some rows."""
-        return self._tensor.index_select(0, torch.from_numpy(rows))
-
-    def for_views(self) -> torch.Tensor:
-        """Return memory that a user may change: a copy of all of it."""
-        return self._tensor.clone()
-
-
-Column = FileColumn | MemoryColumn
-
-
 class OpenedStore:
     """One store with its files open: another store that takes its name later changes nothing.
 
     files: by tensor.
     table: what its rows are.
     pixels: the file of pixels, mapped: uint8[n].
-    given_id: differs where a user gave other targets or extras.
 
     Of a remote store, path is its folder in the cache. Until that is complete, pixels are read from `place` alone, which brings
     them there first, and all that is given is a copy.
@@ -103,11 +82,6 @@ class OpenedStore:
 
     # where texts of rows are read from, where they have any
     text_file: TextFile | None = None
-    given_id = ""
-    # opens the store again, in another process too; None: its path is enough
-    opener: Callable[[], OpenedStore] | None = None
-    # where the bytes of each of its files of pixels begin among those of all
-    bases: Sequence[int] = (0,)
 
     def __init__(self, path: Path, remote: RemoteStore | None = None) -> None:
         self.path, self.remote = path, remote
@@ -141,52 +115,21 @@ class OpenedStore:
             if not (is_small and name == "pixels")
         ]
         frames = columns.pop("frames", None)
-        self._columns: dict[str, Column] = {**columns}
+        self._columns = columns
         self.table = row_table(
             self.manifest, lambda row: (str(path), row), None if frames is None else frames.tensor, self.file_bytes
         )
         self.sources = Sources(path, self.manifest, remote)
-        self._prepare()
-
-    def _prepare(self) -> None:
-        """Prepare checks of rows, once the manifest is known."""
         self._names = [name for name in self.manifest.tensors if name not in _NO_COLUMNS]
         self._values = RowValues(self.manifest)
         self._checked = self._values.tensors
-
-    def with_columns(self, manifest: Manifest, given: dict[str, torch.Tensor]) -> OpenedStore:
-        """Return the store with some of its tensors replaced, or with further ones; its files stay open.
-
-        manifest: that such a store would have. given: [N, ...] each, of all rows.
-        """
-        store = copy.copy(self)
-        for name in ("_views", "all_rows"):
-            store.__dict__.pop(name, None)
-        store.manifest = manifest
-        store._columns = self._columns | {name: MemoryColumn(tensor) for name, tensor in given.items()}
-        store._prepare()
-        digest = hashlib.sha256(self.given_id.encode())
-        for name, tensor in sorted(given.items()):
-            digest.update(
-                f"{name} {tensor.dtype} {list(tensor.shape)} {manifest.classes}".encode(errors="surrogatepass")
-            )
-            digest.update(tensor.contiguous().view(torch.uint8).numpy().data if tensor.numel() else b"")
-        store.given_id = digest.hexdigest()
-        opener = self.opener or functools.partial(OpenedStore, self.path, self.remote)
-        store.opener = functools.partial(_opened_with, opener, manifest, given)
-        return store
-
-    @property
-    def parts(self) -> list[tuple[OpenedStore, int]]:
-        """The stores that this one is of, each with the number of its first row: itself."""
-        return [(self, 0)]
 
     @property
     def at_url(self) -> RemoteStore | None:
         """The store at a URL, as long as its cache may lack pixels; None: all of them are on this machine, and stay."""
         return None if self.remote is None or self.remote.is_complete else self.remote
 
-    def pixel_paths(self) -> list[Path]:
+    def pixel_path(self) -> Path:
         """Return what opens its files of pixels again, whatever has their names by now; all of a remote store is fetched.
 
         Raises:
@@ -194,7 +137,7 @@ class OpenedStore:
         """
         if self.remote is not None:
             self.remote.complete()
-        return [self.files["pixels"].opened]
+        return self.files["pixels"].opened
 
     def check_files(self) -> None:
         """Raise StoreError if a file of the store is no longer as large as it was."""
@@ -210,8 +153,7 @@ class OpenedStore:
         """
         if not self.table.is_raw:
             raise StoreError(f"{self.path}: {NEEDS_RAW}.")
-        (path,) = self.pixel_paths()
-        tensors = {"pixels": map_tensor(path, torch.uint8, (self.file_bytes,))}
+        tensors = {"pixels": map_tensor(self.pixel_path(), torch.uint8, (self.file_bytes,))}
         return tensors | {name: self._columns[name].for_views() for name in self._names}
 
     @functools.cached_property
@@ -347,11 +289,6 @@ class OpenedStore:
         assert self.pixels is not None
         return InMemory(self.pixels, is_streamed=is_streamed)
 
-    def placed(self, each: Sequence[Place]) -> Place:
-        """Return the place of all rows, whose file of pixels is in this one."""
-        (place,) = each
-        return place
-
     def columns(
         self, rows: Rows, names: Sequence[str] | None = None, *, reads_files: bool = False
     ) -> dict[str, torch.Tensor]:
@@ -386,13 +323,6 @@ class OpenedStore:
             self.check_files()
             columns = self.columns(rows, self._checked)
         self._values.check(str(self.path), rows, {name: columns[name].numpy() for name in self._checked})
-
-
-def _opened_with(opener: Callable[[], OpenedStore], manifest: Manifest, given: dict[str, torch.Tensor]) -> OpenedStore:
-    store = opener()
-    if store.manifest.digest != manifest.digest:
-        raise StoreError(f"{store.path} was packed again since this dataset was pickled. Open it again.")
-    return store.with_columns(manifest, given)
 
 
 def _part(tensor: torch.Tensor, start: int, stop: int) -> torch.Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import functools
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,24 +61,3 @@ class Sources:
                 f"{self._path} was packed again since this dataset was opened. Open it again to see its sources."
             )
         self._checked = checked
-
-
-class JoinedSources(Sources):
-    """The sources of several stores' rows; a path begins with the name of its store.
-
-    Args:
-        stores: each with its name and the number of its first row.
-    """
-
-    def __init__(self, stores: Sequence[tuple[Sources, str, int]]) -> None:
-        self._stores = stores
-
-    @functools.cached_property
-    def paths(self) -> list[str]:
-        """The path of each row's source."""
-        return [f"{name}/{path}" for sources, name, _ in self._stores for path in sources.paths]
-
-    def line(self, row: int) -> dict[str, Any]:
-        """Return the line of one row, as its own store has it."""
-        sources, _, first = self._stores[bisect.bisect_right(self._stores, row, key=lambda store: store[2]) - 1]
-        return sources.line(row - first)

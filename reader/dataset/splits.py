@@ -6,9 +6,6 @@ import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-from torch.utils.data import ConcatDataset
 
 from reader.format.errors import StoreError
 from reader.format.filesystem import absolute_path, is_allowed, unreadable, user_path
@@ -83,21 +80,6 @@ def check_classes(path: Path, own: tuple[str, ...], classes: object) -> None:
             f"{path} has other classes than expected: {_named(own)}, not {_named(expected)}. The same target would mean"
             " different classes. Pack it again with --classes and the store of the others."
         )
-
-
-def added(dataset: Any, other: Any) -> ConcatDataset[Any]:
-    """Join two datasets as torch does for `a + b`: each row keeps its target, so other classes are refused.
-
-    Raises:
-        StoreError: the other is a store with other classes.
-    """
-    if hasattr(other, "manifest") and other.classes != dataset.classes:
-        raise StoreError(
-            f"{other.path} has other classes than {dataset.path}: {_named(tuple(other.classes))}, not"
-            f" {_named(tuple(dataset.classes))}. The same target would mean different classes: take reader.concat([a, b]), which"
-            " joins them by name."
-        )
-    return ConcatDataset([dataset, other])
 
 
 def _named(classes: Sequence[object]) -> str:

@@ -25,7 +25,7 @@ from reader.format.manifest import PIXELS
 from reader.loading.finish import Finish, Unfinished
 from reader.loading.prefetch import Claim, Group, InProgress, overlapped
 from reader.loading.remote_ahead import RemoteAhead
-from reader.loading.shared_residency import HostCopies, HostRows, pinned_bytes, pinned_files
+from reader.loading.shared_residency import HostCopy, HostRows, pinned_bytes, pinned_file
 from reader.memory import residency as residencies
 from reader.memory.device_copies import can_send, may_send
 from reader.memory.places import Place
@@ -131,9 +131,8 @@ class Gathering:
             keep_bytes = 2 * min(chunk_bytes, len(self._dataset) * self._dataset.manifest.row_bytes)
             self._ahead_pool = SizedPools(keep=self._prefetch + 2, keep_bytes=keep_bytes)
         return ReadAhead(
-            store.pixel_paths(),
+            store.pixel_path(),
             store.spans,
-            bases=store.bases,
             chunk_bytes=chunk_bytes,
             window_end=order.window_end,
             past_cache=self.rows.past_cache,
@@ -162,7 +161,7 @@ class Gathering:
         store, reads = self._dataset.opened_store, self.rows.reads
         return (
             self._dataset.remote is None
-            and all(system.file_system(part.path / PIXELS) in _PINNED_FILE_SYSTEMS for part, _ in store.parts)
+            and system.file_system(store.path / PIXELS) in _PINNED_FILE_SYSTEMS
             and self._dataset.manifest.row_bytes >= tuning().sent_span_bytes
             and 2 * reads.size_bytes >= store.file_bytes
             and store.file_bytes <= (system.available_bytes() - pinned_bytes()) * residencies.COPY_SHARE
@@ -176,15 +175,15 @@ class Gathering:
                 return None
             self._dataset.check_files()
             try:
-                files = pinned_files(self._dataset, self._device)
+                file = pinned_file(self._dataset, self._device)
             except (OSError, PinnedMemoryError) as e:
                 _log.info("%s: %s Batches are gathered into pinned memory first.", self._dataset.path, e)
                 self._may_send = False
             else:
-                self._sent_from = self._dataset.opened_store.placed([file.place(self._device) for file in files])
+                self._sent_from = file.place(self._device)
         return self._sent_from
 
-    def _pin(self, copy: HostCopies, *, must_pin: bool) -> bool:
+    def _pin(self, copy: HostCopy, *, must_pin: bool) -> bool:
         """Pin the copy in memory, for as long as it lives; what need not be may be refused."""
         try:
             copy.pin(self._device)

@@ -137,7 +137,7 @@ class MemmapLoader:
         shuffle: bool | str | None = False,
         seed: int | None = None,
         drop_last: bool = False,
-        weights: Weights | Mapping[str, float] | None = None,
+        weights: Weights | None = None,
         sampler: Iterable[Item] | None = None,
         epoch_rows: int | None = None,
         pad: bool = True,

@@ -14,10 +14,9 @@ from typing import Annotated, Any, get_type_hints
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import ConcatDataset, Sampler, Subset, default_collate
+from torch.utils.data import Sampler, Subset, default_collate
 
 from reader.dataset.collate import collate_batch
-from reader.dataset.concat import concat
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.indexing import own_method
 from reader.dataset.samples import Transform
@@ -58,17 +57,15 @@ def _dataset(name: str, dataset: object) -> MemmapDataset:
     _check_indexing(dataset)
     if isinstance(dataset, MemmapDataset):
         return dataset
-    if isinstance(dataset, Subset) and isinstance(dataset.dataset, MemmapDataset | Subset | ConcatDataset):
+    if isinstance(dataset, Subset) and isinstance(dataset.dataset, MemmapDataset | Subset):
         return _dataset(name, dataset.dataset).subset(dataset.indices)
-    if isinstance(dataset, ConcatDataset):
-        return concat([_dataset(name, part) for part in dataset.datasets])
     raise ValueError(f"{name} is a {type(dataset).__name__}, expected a MemmapDataset or a subset of one.")
 
 
 def _check_indexing(dataset: object) -> None:
     """Raise ValueError for a class with its own indexing: batches are gathered without it."""
     kind = next(
-        (kind for kind in (MemmapDataset, Subset, ConcatDataset) if isinstance(dataset, kind)),
+        (kind for kind in (MemmapDataset, Subset) if isinstance(dataset, kind)),
         type(dataset),
     )
     if (own := own_method(dataset, kind)) is not None:
@@ -114,10 +111,10 @@ def _shuffle(name: str, shuffle: Any) -> bool | str:
     raise ValueError(f"{name} is {shuffle!r}, expected False, True, 'full' or 'block'.")
 
 
-def _weights(name: str, weights: Any, dataset: MemmapDataset) -> npt.NDArray[np.float64] | Mapping[str, float] | None:
+def _weights(name: str, weights: Any, dataset: MemmapDataset) -> npt.NDArray[np.float64] | None:
     """Return the cumulative sums of a list, array or tensor of weights, float64[N]; of datasets by name they are as given."""
-    if weights is None or isinstance(weights, Mapping):
-        return weights
+    if weights is None:
+        return None
     count = len(dataset)
     try:
         values = np.asarray(weights.detach().cpu() if torch.is_tensor(weights) else weights, dtype=np.float64)
@@ -226,7 +223,7 @@ class Options:
     shuffle: Annotated[bool | str, _shuffle]
     seed: Annotated[int | None, _number()]
     drop_last: Annotated[bool, _truth]
-    weights: Annotated[npt.NDArray[np.float64] | Mapping[str, float] | None, _weights, "dataset"]
+    weights: Annotated[npt.NDArray[np.float64] | None, _weights, "dataset"]
     sampler: Annotated[GivenSampler | None, _sampler]
     epoch_rows: Annotated[int | None, _number(1)]
     pad: Annotated[bool, _truth]

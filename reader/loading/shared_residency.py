@@ -7,7 +7,6 @@ each of them once. Loaders of the same rows share it, and it goes with the last 
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import logging
 import mmap
@@ -15,10 +14,10 @@ import os
 import random
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
@@ -32,7 +31,7 @@ from reader.device.transfer import pin
 from reader.format.filesystem import size_text
 from reader.format.manifest import PIXELS
 from reader.memory import residency as residencies
-from reader.memory.places import InMemory, Place
+from reader.memory.places import InMemory
 from reader.memory.raw_file import RawFile, bring
 from reader.memory.residency import Residency
 from reader.memory.spans import Runs, Spans
@@ -55,7 +54,7 @@ class HostRows:
 
     def __init__(self, dataset: MemmapDataset, processes: int) -> None:
         self.dataset, self.reads = dataset, reads_of(dataset, processes)
-        self.copy: HostCopies | None = None
+        self.copy: HostCopy | None = None
         self.past_cache = self._is_warm = False
 
     def bring(self, chosen: Residency) -> None:
@@ -66,13 +65,13 @@ class HostRows:
         """
         self._is_warm, self.past_cache = chosen.is_warm, chosen.host == "disk"
         if chosen.name == "ram":
-            self.copy = host_copies(self.dataset)
+            self.copy = _host_copy(self.dataset.opened_store, rows_read(self.dataset))
 
     def are_on_disk(self) -> bool:
         """Say whether an epoch that begins now has to read them ahead; of a store at a URL, once it is here."""
         if self.copy is not None or self.past_cache or self._is_warm:
             return self.past_cache
-        return self.reads.are_cold(self.dataset.opened_store.pixel_paths())
+        return self.reads.is_cold(self.dataset.opened_store.pixel_path())
 
 
 class HostCopy:
@@ -202,71 +201,28 @@ def reads_of(dataset: MemmapDataset, processes: int) -> residencies.Reads:
 
     processes: how many of this host read so.
     """
-    pieces = [_reads_of_store(store, rows) for store, rows in _rows_of_stores(dataset)]
-    largest = max(pieces, key=lambda piece: piece.size_bytes)
-    size_bytes, missing = (sum(each) for each in zip(*((p.size_bytes, p.copy_bytes) for p in pieces), strict=True))
-    return residencies.Reads(largest.path, size_bytes, missing, processes, largest.offset, tuple(pieces))
-
-
-def _rows_of_stores(dataset: MemmapDataset) -> list[tuple[OpenedStore, Rows | None]]:
-    """Return the stores of a dataset, each with those of its rows that are read, sorted and each once; None: all."""
-    rows, stores = rows_read(dataset), list[tuple[OpenedStore, Rows | None]]()
-    for store, first in dataset.opened_store.parts:
-        count = store.manifest.rows
-        own = None if rows is None else rows[(rows >= first) & (rows < first + count)] - first
-        stores.append((store, None if own is None or len(own) == count else own))
-    return stores
-
-
-def _reads_of_store(store: OpenedStore, rows: Rows | None) -> residencies.Reads:
-    """Return how much of one store is read."""
+    rows, store = rows_read(dataset), dataset.opened_store
     path, missing = store.path / PIXELS, None if _copies.find(_key(store, rows)) is None else 0
     if rows is None or not len(rows):
-        return residencies.Reads(path, store.file_bytes if rows is None else 0, missing)
+        return residencies.Reads(path, store.file_bytes if rows is None else 0, missing, processes)
     spans = store.spans(rows)
-    return residencies.Reads(path, int(spans.sizes.sum()), missing, offset=_byte_of(spans))
+    return residencies.Reads(path, int(spans.sizes.sum()), missing, processes, _byte_of(spans))
 
 
-class HostCopies(NamedTuple):
-    """The copies of a dataset's rows in memory, one for each of its stores."""
-
-    store: OpenedStore
-    each: Sequence[HostCopy]
-
-    def place(self, *, device: torch.device | None = None, is_streamed: bool = False) -> Place:
-        """Return where the rows are, as `HostCopy.place` does."""
-        return self.store.placed([copy.place(device=device, is_streamed=is_streamed) for copy in self.each])
-
-    def pin(self, device: torch.device) -> None:
-        """Pin all of them; raises PinnedMemoryError as `HostCopy.pin`."""
-        for copy in self.each:
-            copy.pin(device)
-
-
-def host_copies(dataset: MemmapDataset) -> HostCopies:
-    """Return copies of a dataset's rows in memory.
-
-    Raises:
-        StoreError, OSError: as `RawFile.read`.
-    """
-    return HostCopies(dataset.opened_store, [_host_copy(store, rows) for store, rows in _rows_of_stores(dataset)])
-
-
-def pinned_files(dataset: MemmapDataset, device: torch.device) -> list[PinnedFile]:
-    """Return the files of pixels of a dataset's stores, pinned for any device, of which this is one.
+def pinned_file(dataset: MemmapDataset, device: torch.device) -> PinnedFile:
+    """Return the file of pixels of a dataset's store, pinned for any device, of which this is one.
 
     Raises:
         PinnedMemoryError: as `PinnedFile`.
     """
+    store = dataset.opened_store
 
-    def pinned(store: OpenedStore) -> PinnedFile:
-        (path,) = store.pixel_paths()
-        file = PinnedFile(path, store.file_bytes, device)
+    def pinned() -> PinnedFile:
+        file = PinnedFile(store.pixel_path(), store.file_bytes, device)
         _log.info("%s: %s in the page cache are pinned", store.path, size_text(store.file_bytes))
         return file
 
-    stores = [store for store, _ in dataset.opened_store.parts]
-    return [_pinned.find_or_make(_key(store, None), functools.partial(pinned, store)) for store in stores]
+    return _pinned.find_or_make(_key(store, None), pinned)
 
 
 def pinned_bytes() -> int:
@@ -277,8 +233,7 @@ def pinned_bytes() -> int:
 def _host_copy(store: OpenedStore, rows: Rows | None) -> HostCopy:
 
     def copied() -> HostCopy:
-        (path,) = store.pixel_paths()
-        copy = HostCopy(path, None if rows is None else store.spans(rows), store.file_bytes)
+        copy = HostCopy(store.pixel_path(), None if rows is None else store.spans(rows), store.file_bytes)
         # the system lists all memory of the process for this: 0.1 s and more
         if _log.isEnabledFor(logging.INFO):
             huge = system.huge_page_bytes(copy.address, copy.nbytes)

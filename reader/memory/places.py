@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-import numpy as np
 import torch
 
 from reader.memory.device_copies import named_errors, send
 from reader.memory.spans import Bytes, CopyPart, Read, Runs, Spans, begin_copy, laid_out, merged, reads_of
 from reader.memory.threads import Copies
-from reader.rows import Rows, Steps, routed
+from reader.rows import Rows, Steps
 from reader.tuning import tuning
 
 # Gives uint8[size_bytes].
@@ -50,15 +49,6 @@ class Place:
         """
         return None
 
-    def parts(self, spans: Spans, places: Rows) -> list[CopyPart] | None:
-        """Return spans as they are in memory, with their places in a batch; None: some have to be read.
-
-        Raises:
-            StoreError, OSError: as `locate`.
-        """
-        located = self.locate(spans)
-        return None if located is None else [CopyPart(located.memory, Spans(located.begins, spans.sizes), places)]
-
     def bring(self, spans: Spans, places: Rows, memory: Memory) -> tuple[torch.Tensor, Copies | None]:
         """Begin to bring spans to their places in uint8[n], which is complete when the copies, if any, were waited for.
 
@@ -93,15 +83,15 @@ class Place:
 
     def _sent(self, device: torch.device, spans: Spans, places: Rows) -> torch.Tensor | None:
         """Begin to copy spans to the device, one after the other; None: some are not in memory, or they are small."""
-        if (parts := self.parts(spans, places)) is None:
+        if (located := self.locate(spans)) is None:
             return None
-        joined = [CopyPart(part.source, *merged(part.spans, part.places)) for part in parts]
-        size_bytes, count = int(spans.sizes.sum()), sum(len(part.places) for part in joined)
+        own, firsts = merged(Spans(located.begins, spans.sizes), places)
+        size_bytes, count = int(spans.sizes.sum()), len(firsts)
         if not count or size_bytes < count * tuning().sent_span_bytes:
             return None
         with named_errors(device):
             out = torch.empty(size_bytes, dtype=torch.uint8, device=device)
-            send(joined, out)
+            send([CopyPart(located.memory, own, firsts)], out)
         return out
 
 
@@ -135,9 +125,10 @@ class InMemory(Place):
 
     def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> Copies | None:
         """Begin to copy spans."""
-        parts = self.parts(spans, places)
-        assert parts is not None
-        return begin_copy(parts, out, is_streamed=self.is_streamed)
+        located = self.locate(spans)
+        assert located is not None
+        part = CopyPart(located.memory, Spans(located.begins, spans.sizes), places)
+        return begin_copy([part], out, is_streamed=self.is_streamed)
 
 
 class InFile(Place):
@@ -149,42 +140,6 @@ class InFile(Place):
     def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> None:
         """Read spans."""
         self._file.read(out.numpy().data, reads_of(spans, places))
-
-
-class Places(Place):
-    """Several files, each in a place of its own: its bytes begin at a base, as those of `RawFiles`."""
-
-    def __init__(self, each: Sequence[Place], bases: Sequence[int]) -> None:
-        self._each, self._bases = each, np.array(bases)
-        first, *others = (place.device for place in each)
-        self.device = first if all(device == first for device in others) else None
-        self.is_streamed = any(place.is_streamed for place in each)
-
-    def locate(self, spans: Spans) -> Located | None:
-        """Return where spans of one file are; None also where they are of several."""
-        of_files = list(routed(self._bases, spans.begins))
-        n, _, begins = of_files[0]
-        return self._each[n].locate(Spans(begins, spans.sizes)) if len(of_files) == 1 else None
-
-    def parts(self, spans: Spans, places: Rows) -> list[CopyPart] | None:
-        """Return the spans of each file."""
-        of_all = list[CopyPart]()
-        for n, at, begins in routed(self._bases, spans.begins):
-            if (parts := self._each[n].parts(Spans(begins, spans.sizes[at]), places[at])) is None:
-                return None
-            of_all += parts
-        return of_all
-
-    def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> Copies | None:
-        """Read the spans of files, and begin to copy those in memory, as one batch."""
-        in_memory = list[CopyPart]()
-        for n, at, begins in routed(self._bases, spans.begins):
-            place, own = self._each[n], Spans(begins, spans.sizes[at])
-            if (parts := place.parts(own, places[at])) is not None:
-                in_memory += parts
-            elif (copies := place.read(own, out, places[at])) is not None:
-                copies.wait()
-        return begin_copy(in_memory, out, is_streamed=self.is_streamed) if in_memory else None
 
 
 def bytes_of(place: Place, spans: Spans, memory: Memory) -> Located:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 import weakref
 from collections.abc import Iterator, Sequence
@@ -26,7 +25,7 @@ from reader.format.errors import StoreError
 from reader.memory.spans import Bytes, Piece, Read, Runs, Spans, laid_out, merged
 from reader.memory.threads import Copies, kept, on_threads
 from reader.profiling import stage
-from reader.rows import Rows, routed
+from reader.rows import Rows
 from reader.tuning import tuning
 
 # Reads of 150 kB in random order need a deep queue: with 32 in progress a full shuffle had 0.86 of the disk's rate in order, with
@@ -136,16 +135,13 @@ class RawFile:
         for start, size, place in reads:
             self._fill(memory[place : place + size], start, size)
 
-    def read_pieces(self, pieces: Sequence[Piece], targets: Targets, base: int = 0) -> None:
-        """Read pieces of the file, each of `staged_read_bytes` at most, and copy the spans in them; raises as `read`.
-
-        base: where the file begins in what numbers of bytes count.
-        """
+    def read_pieces(self, pieces: Sequence[Piece], targets: Targets) -> None:
+        """Read pieces of the file, each of `staged_read_bytes` at most, and copy the spans in them; raises as `read`."""
         staging = _staging()
         if (read_spans := span_reader()) is not None:
             table = np.array(pieces, np.int64)
             try:
-                end = read_spans(self._descriptor, table, self.align, base, staging, *targets)
+                end = read_spans(self._descriptor, table, self.align, 0, staging, *targets)
             except OSError as e:
                 raise self._named(e) from e
             if end >= 0:
@@ -154,11 +150,11 @@ class RawFile:
             for start, size in pieces:
                 before = start % self.align
                 whole = -(-(before + size) // self.align) * self.align
-                self._fill(staging[:whole].data, start - before - base, before + size)
+                self._fill(staging[:whole].data, start - before, before + size)
                 targets.copy(start, staging[before : before + size])
         if self._forget:
             for start, size in pieces:
-                os.posix_fadvise(self._descriptor, start - base, size, os.POSIX_FADV_DONTNEED)
+                os.posix_fadvise(self._descriptor, start, size, os.POSIX_FADV_DONTNEED)
 
     def check_size(self, expected: int) -> None:
         """Raise StoreError if the file has no longer this many bytes: mapped ones that are gone end the process (SIGBUS)."""
@@ -194,56 +190,12 @@ class RawFile:
                 raise self._cut_short(offset + done)
 
 
-class RawFiles:
-    """Several files, whose spans are read as `RawFile` reads them; no read is of two of them.
-
-    bases: where the bytes of each begin among those of all, see `bases_of`.
-    """
-
-    def __init__(self, paths: Sequence[Path], bases: Sequence[int], *, past_cache: bool) -> None:
-        self._files, self._bases = [RawFile(path, past_cache=past_cache) for path in paths], np.array(bases)
-        self.align = max(file.align for file in self._files)
-
-    def read_pieces(self, pieces: Sequence[Piece], targets: Targets) -> None:
-        """Read pieces of the files as `RawFile.read_pieces` does."""
-        table = np.array(pieces, np.int64)
-        for n, at, _ in routed(self._bases, table[:, 0]):
-            self._files[n].read_pieces(table[at].tolist(), targets, int(self._bases[n]))
-
-    def close(self) -> None:
-        """Close all of them."""
-        for file in self._files:
-            file.close()
-
-
-# One file, or several that are read as one.
-RawReader = RawFile | RawFiles
-
-
-def open_raw(paths: Sequence[Path], bases: Sequence[int], *, past_cache: bool) -> RawReader:
-    """Open one file, or several as one."""
-    if len(paths) == 1:
-        return RawFile(paths[0], past_cache=past_cache)
-    return RawFiles(paths, bases, past_cache=past_cache)
-
-
-def bases_of(sizes: Sequence[int]) -> list[int]:
-    """Return where the bytes of each of several files begin, which has so many of them.
-
-    Example:
-        >>> bases_of([5, 3_000_000, 1])
-        [0, 2097152, 6291456]
-    """
-    rooms = [(-(-size // _APART_BYTES) + 1) * _APART_BYTES for size in sizes]
-    return [*itertools.accumulate(rooms, initial=0)][:-1]
-
-
-def bring(file: RawReader, spans: Spans, memory: Bytes) -> None:
+def bring(file: RawFile, spans: Spans, memory: Bytes) -> None:
     """Read spans of a file to memory, one after the other, and wait; raises as `RawFile.read`."""
     _wait_for(begin_reads(file, spans, [memory]))
 
 
-def begin_reads(file: RawReader, spans: Spans, memories: Sequence[Bytes]) -> Copies:
+def begin_reads(file: RawFile, spans: Spans, memories: Sequence[Bytes]) -> Copies:
     """Begin to read spans of a file, in any order and some twice, by large reads in the order of the file, several at once.
 
     They go one after the other to memories, uint8[n], each of which has whole spans.
@@ -251,7 +203,7 @@ def begin_reads(file: RawReader, spans: Spans, memories: Sequence[Bytes]) -> Cop
     return _begin(file, spans, Targets.of(spans, memories))
 
 
-def _begin(file: RawReader, spans: Spans, targets: Targets) -> Copies:
+def _begin(file: RawFile, spans: Spans, targets: Targets) -> Copies:
     pieces = Runs.holding(spans, most_gap_bytes=GAP_BYTES).pieces(tuning().staged_read_bytes, file.align)
     return on_threads("read", READERS, _read_pieces, [(file, group, targets) for group in _tasks(pieces)])
 
@@ -264,7 +216,7 @@ def _wait_for(reads: Copies) -> None:
         reads.cancel()
 
 
-def _read_pieces(file: RawReader, pieces: Sequence[Piece], targets: Targets) -> None:
+def _read_pieces(file: RawFile, pieces: Sequence[Piece], targets: Targets) -> None:
     with stage("read"):
         file.read_pieces(pieces, targets)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -17,7 +17,7 @@ from typing import TypeVar
 import torch
 
 from reader.memory.places import Located, Memory, Place
-from reader.memory.raw_file import begin_reads, open_raw
+from reader.memory.raw_file import RawFile, begin_reads
 from reader.memory.spans import Bytes, Spans, copy, joined, laid_out
 from reader.memory.threads import Copies
 from reader.profiling import stage
@@ -33,7 +33,7 @@ class ReadAhead(Place):
     """Reads the spans of a pass in its order.
 
     Args:
-        paths: the file, or several, whose bytes begin at bases among those of all.
+        path: the file.
         spans_of: where rows of the pass are in the file.
         chunk_bytes: read together, at most; two chunks are in memory.
         window_end: global position at which a chunk that holds this position must end, since the rows after it are elsewhere.
@@ -46,10 +46,9 @@ class ReadAhead(Place):
 
     def __init__(
         self,
-        paths: Sequence[Path],
+        path: Path,
         spans_of: Callable[[Rows], Spans],
         *,
-        bases: Sequence[int] = (0,),
         chunk_bytes: int,
         window_end: Callable[[int], int],
         past_cache: bool,
@@ -65,7 +64,7 @@ class ReadAhead(Place):
         # memory of the steps that are being read
         self._leased: deque[torch.Tensor] = deque()
         self._cut: Iterator[list[_StepSpans]] = iter(())
-        self._file = open_raw(paths, bases, past_cache=past_cache)
+        self._file = RawFile(path, past_cache=past_cache)
 
     def ahead(self, steps: Iterator[Steps]) -> Iterator[Steps]:
         """Yield the steps, each of which is taken before the next."""

@@ -6,7 +6,7 @@ nothing to page faults, "gpu" the memory of the device that batches are wanted o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -47,7 +47,6 @@ class Reads:
     missing_bytes: of those, what a copy in this process would still take; None: all.
     processes: of this host that read so.
     offset: draws the offset of one byte that is read; None: they are all of the file.
-    pieces: of each of several files what is read of it; the other fields are then of all, path and offset of the largest.
     """
 
     path: Path
@@ -55,7 +54,6 @@ class Reads:
     missing_bytes: int | None = None
     processes: int = 1
     offset: Callable[[], int] | None = None
-    pieces: tuple[Reads, ...] = ()
 
     @property
     def copy_bytes(self) -> int:
@@ -64,15 +62,11 @@ class Reads:
 
     def cached_share(self) -> float:
         """Estimate the share of it that is in the page cache, 0..1, see `cached_share`."""
-        if len(self.pieces) < 2:
-            return system.cached_share(self.path, offset=self.offset)
-        shares = [piece.size_bytes * piece.cached_share() for piece in self.pieces if piece.size_bytes]
-        return sum(shares) / max(1, self.size_bytes)
+        return system.cached_share(self.path, offset=self.offset)
 
-    def are_cold(self, paths: Sequence[Path]) -> bool:
-        """Say whether reading any of the mapped files would mostly wait for page faults; paths: what opens them."""
-        each = zip(paths, self.pieces, strict=True)
-        return any(is_cold(path, reads.size_bytes, reads.offset) for path, reads in each)
+    def is_cold(self, path: Path) -> bool:
+        """Say whether reading the mapped file would mostly wait for page faults; path: what opens it."""
+        return is_cold(path, self.size_bytes, self.offset)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ bytes that a row is. Knows no place; see `places.py`. No frame is believed: it h
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from reader.format.tensors import wrong_frames
 from reader.memory.places import Located, Memory, Place, bytes_of
 from reader.memory.spans import Bytes, Layout, Spans, equal_spans, laid_out
 from reader.memory.threads import Copies, kept, on_threads
-from reader.rows import Locate, Rows, routed
+from reader.rows import Locate, Rows
 from reader.store import Batch, ImageBatch, RaggedBatch, batch_around
 
 # All that some rows have but their pixels: [B, ...] of each tensor, by its name in the manifest.
@@ -240,31 +240,6 @@ class FrameTable(RowTable):
         return Layout(Spans(frames[:, 0], frames[:, 1] - frames[:, 0]), raw.sizes, places)
 
 
-class JoinedTable(RowTable):
-    """The rows of several stores, one store behind the other.
-
-    Args:
-        tables: of the stores.
-        firsts: int64[S], the number of each store's first row.
-        bases: where the bytes of each store's file of pixels begin among those of all.
-    """
-
-    def __init__(
-        self, form: RowForm, codec: FrameRows | None, tables: Sequence[RowTable], firsts: Rows, bases: Sequence[int]
-    ) -> None:
-        super().__init__(form, codec)
-        self._tables, self._firsts, self._bases = tables, firsts, bases
-
-    def layout(self, rows: Rows, columns: Columns) -> Layout:
-        """Return where rows are among the bytes of all files, and what they are; an error names the row's own store."""
-        begins, sizes, unpacked = (np.empty(len(rows), np.int64) for _ in range(3))
-        for n, at, own in routed(self._firsts, rows):
-            index = at if isinstance(at, slice) else torch.from_numpy(at)
-            part = self._tables[n].layout(own, {name: columns[name][index] for name in self.form.located_by})
-            begins[at], sizes[at], unpacked[at] = part.spans.begins + self._bases[n], part.spans.sizes, part.sizes
-        return Layout(Spans(begins, sizes), unpacked, laid_out(unpacked))
-
-
 class CopiedTable(RowTable):
     """Some rows of a store that were unpacked to memory, one after the other.
 
@@ -294,21 +269,9 @@ def row_table(manifest: Manifest, locate: Locate, frames: torch.Tensor | None, f
         frames: as of `FrameTable`, where rows are that.
         file_bytes: of the file of pixels.
     """
-    form, codec = _form_and_codec(manifest, locate)
-    return RowTable(form) if codec is None or frames is None else FrameTable(form, codec, frames, file_bytes)
-
-
-def joined_table(
-    manifest: Manifest, locate: Locate, tables: Sequence[RowTable], firsts: Rows, bases: Sequence[int]
-) -> JoinedTable:
-    """Return the table of several stores as one, as of `JoinedTable`; manifest: theirs together."""
-    return JoinedTable(*_form_and_codec(manifest, locate), tables, firsts, bases)
-
-
-def _form_and_codec(manifest: Manifest, locate: Locate) -> tuple[RowForm, FrameRows | None]:
-    """Return what follows from the sizes of rows, and what unpacks them; None: the file has them raw."""
     form: RowForm = OwnSizeRows(manifest, locate) if manifest.has_own_sizes else EqualRows(manifest)
-    return form, FrameRows(manifest, form, locate) if manifest.coding.codec else None
+    codec = FrameRows(manifest, form, locate) if manifest.coding.codec else None
+    return RowTable(form) if codec is None or frames is None else FrameTable(form, codec, frames, file_bytes)
 
 
 def viewed(batch: RaggedBatch, start: int, stop: int) -> RaggedBatch:

@@ -5,9 +5,6 @@ It pickles to a path. Text is decoded when a batch is asked for it, and so costs
 
 from __future__ import annotations
 
-import bisect
-import itertools
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,30 +88,6 @@ class TextFile:
             raise StoreError(
                 f"{self._path}: bytes {begin} to {end} of {TEXTS_FILE}, a {name}, are no UTF-8. Run: pack verify {self._path}"
             ) from None
-
-
-class JoinedTexts(TextFile):
-    """The texts of several stores, as if their files were one: those of each begin where those before it end."""
-
-    def __init__(self, files: Sequence[TextFile]) -> None:
-        self.columns, self._files = files[0].columns, tuple(files)
-        self.begins = [0, *itertools.accumulate(file.size_bytes for file in files)]
-        self.size_bytes = self.begins[-1]
-        self._path = Path(" + ".join(str(file._path) for file in files))
-
-    def read(self, begin: int, end: int) -> bytes:
-        """Return bytes of the store that they are in."""
-        which = min(max(0, bisect.bisect_right(self.begins, begin) - 1), len(self._files) - 1)
-        return self._files[which].read(begin - self.begins[which], end - self.begins[which])
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, JoinedTexts) and self._files == other._files
-
-    def __hash__(self) -> int:
-        return hash(self._files)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return JoinedTexts, (self._files,)
 
 
 def _opened(path: Path, digest: str, columns: tuple[str, ...], size_bytes: int) -> TextFile:

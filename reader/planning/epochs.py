@@ -20,7 +20,7 @@ from reader.transforms.random import integer
 _log = logging.getLogger("pixpack")
 
 # A state names its order by position in this list: append only.
-_ORDERS = ("sequential", "full", "block", "weighted", "sampler", "mixture")
+_ORDERS = ("sequential", "full", "block", "weighted", "sampler")
 
 
 @dataclass

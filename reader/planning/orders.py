@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from reader import system
 from reader.dataset.dataset import MemmapDataset
-from reader.dataset.groups import Mixture
 from reader.format.manifest import Manifest
 from reader.order import (
     BlockOrder,
@@ -24,7 +23,6 @@ from reader.order import (
     Passes,
     Permutation,
     Sequential,
-    Slice,
 )
 from reader.planning.given_sampler import GivenSampler
 from reader.tuning import tuning
@@ -53,7 +51,7 @@ class Orders:
         dataset: MemmapDataset,
         shuffle: bool | str = False,
         *,
-        weights: npt.NDArray[np.float64] | Mapping[str, float] | None = None,
+        weights: npt.NDArray[np.float64] | None = None,
         sampler: GivenSampler | None = None,
         canonical_nodes: int | None = None,
         drop_last: bool = False,
@@ -66,16 +64,12 @@ class Orders:
         self.sampler = sampler
         # rows that any epoch reads
         self.part = dataset
-        self._mixture: Mixture | None = None
         self._cumulative: npt.NDArray[np.float64] | None = None
         if self.sampler is not None:
             self.name = "sampler"
             if epoch_rows is not None or not pad:
                 given = "pad=False" if epoch_rows is None else "epoch_rows"
                 raise ValueError(f"{given} is for orders of the loader: what an epoch is, the sampler decides.")
-        elif isinstance(weights, Mapping):
-            self.name, self._mixture = "mixture", Mixture(dataset.groups, weights)
-            self.part = dataset.subset(self._mixture.drawn)
         elif weights is not None:
             self.name, self._cumulative = "weighted", weights
             is_drawn = np.diff(self._cumulative, prepend=0.0) > 0
@@ -125,9 +119,6 @@ class Orders:
             yield self.dataset.store_rows(np.arange(len(self.dataset)))
         if self._cumulative is not None:
             yield self._cumulative
-        if self._mixture is not None:
-            yield np.array(self._mixture.quotas)
-            yield self._mixture.of
         if not self._has_full_epochs:
             yield np.array([self.epoch_rows])
         if self.nodes is not None:
@@ -140,8 +131,6 @@ class Orders:
             return Order(count)
         if self._cumulative is not None:
             return Draws(count, self._cumulative, seed, epoch)
-        if self._mixture is not None:
-            return Slice(count, self._mixture.order(seed), functools.partial(self._mixture.turns_of, seed=seed), first)
         if self.nodes is not None:
             block, window = block_rows(self.dataset.manifest), tuning().shuffle_window_blocks
             return NodeBlocks(self.nodes, block, window, seed=seed, epoch=epoch)
