@@ -157,22 +157,6 @@ def available_bytes() -> int:
     return max(0, min([meminfo("MemAvailable") or _ENDLESS, *(free for _, free in _cgroups())]))
 
 
-def huge_page_bytes(address: int, size_bytes: int) -> int | None:
-    """Return how much of this process's memory [address, address + size_bytes) is in huge pages; None: the system hides it."""
-    found, inside = 0, False
-    try:
-        with open("/proc/self/smaps") as lines:
-            for line in lines:
-                if line.startswith("AnonHugePages:"):
-                    found += int(line.split()[1]) * 1024 * inside
-                elif (span := line.split(" ", 1)[0]).count("-") == 1:  # 7f2a00000000-7f2a40000000 rw-p ...
-                    start, stop = (int(bound, 16) for bound in span.split("-"))
-                    inside = start < address + size_bytes and stop > address
-    except OSError:
-        return None
-    return min(found, size_bytes)
-
-
 def _cgroups() -> Iterator[tuple[int, int]]:
     """Yield (limit, free bytes) of each memory cgroup around this process, versions 1 and 2; page cache counts as free."""
     for folder, limit_file, usage_file in _cgroup_folders():

@@ -5,50 +5,41 @@ Knows neither orders nor columns, which travel as those of other batches. All of
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
+import numpy as np
 import torch
 
+from reader.buffers import own_memory
+from reader.dataset.dataset import MemmapDataset
 from reader.host_values import sent
-from reader.memory.device_copies import named_errors
 from reader.memory.places import Memory, Place
-from reader.memory.row_table import CopiedTable, RowForm
+from reader.memory.row_table import CopiedTable
 from reader.memory.spans import Spans, merged
 from reader.rows import Rows
-from reader.store import Batch
+from reader.tuning import tuning
 
 # Wider words make index_select faster: over uint8[B, C, H, W] the same call was up to 5 times slower than over int64 rows.
 _WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16))
 
 
 class Resident:
-    """Rows of a store on a device.
+    """Rows of a dataset on a device, each once.
 
     table: what they are there. place: where.
+
+    Raises:
+        torch.OutOfMemoryError: the device has no room for them.
     """
 
-    def __init__(self, form: RowForm, rows: Rows, sizes: Rows, batches: Iterable[Batch], device: torch.device) -> None:
-        """Bring rows there.
-
-        Args:
-            form: of the store's rows.
-            rows: int64[n], sorted and each once.
-            sizes: int64[n], the bytes of each.
-            batches: all of the rows in order, on the device.
-
-        Raises:
-            torch.OutOfMemoryError: the device has no room for them.
-        """
+    def __init__(self, dataset: MemmapDataset, device: torch.device) -> None:
+        store, rows = dataset.opened_store, np.unique(dataset.store_rows(np.arange(len(dataset))))
+        sizes = store.layout(rows).sizes
         memory, start = torch.empty(int(sizes.sum()), dtype=torch.uint8, device=device), 0
-        for batch in batches:
-            pixels = batch.pixels.reshape(-1)
+        step = max(1, tuning().device_copy_bytes // dataset.manifest.row_bytes)
+        for first in range(0, len(rows), step):
+            pixels = store.gather(rows[first : first + step], own_memory).pixels.reshape(-1)
             memory[start : start + len(pixels)].copy_(pixels)
             start += len(pixels)
-        assert start == len(memory)
-        if memory.is_cuda:
-            # whatever stream a loop is on later
-            torch.cuda.synchronize(device)
-        self.table, self.place = CopiedTable(form, rows, sizes), OnDevice(memory)
+        self.table, self.place = CopiedTable(store.table.form, rows, sizes), OnDevice(memory)
 
 
 class OnDevice(Place):
@@ -66,27 +57,16 @@ class OnDevice(Place):
         Raises:
             TransferError, torch.OutOfMemoryError: as `Place.bring`.
         """
-        with named_errors(self.memory.device):
-            table, sizes = _recorded(self.memory), spans.sizes
-            size = int(sizes[0]) if len(sizes) else 0
-            if size and (sizes == size).all() and not (spans.begins % size).any():
-                out = table.new_empty((len(sizes), size))
-                words, into = _as_words(table[: len(table) // size * size].view(-1, size), out)
-                torch.index_select(words, 0, sent(torch.from_numpy(spans.begins // size), table.device), out=into)
-                return out.view(-1), None
-            joined, _ = merged(spans, places)
-            each = zip(joined.begins.tolist(), joined.ends.tolist(), strict=True)
-            return torch.cat([table[:0], *(table[begin:end] for begin, end in each)]), None
-
-
-def free_bytes(device: torch.device) -> int | None:
-    """Return the free memory of a CUDA device; None for the CPU. What torch keeps for later tensors does not count as free."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
-
-
-def total_bytes(device: torch.device) -> int:
-    """Return the memory that a CUDA device has, free or not."""
-    return torch.cuda.mem_get_info(device)[1]
+        table, sizes = _recorded(self.memory), spans.sizes
+        size = int(sizes[0]) if len(sizes) else 0
+        if size and (sizes == size).all() and not (spans.begins % size).any():
+            out = table.new_empty((len(sizes), size))
+            words, into = _as_words(table[: len(table) // size * size].view(-1, size), out)
+            torch.index_select(words, 0, sent(torch.from_numpy(spans.begins // size), table.device), out=into)
+            return out.view(-1), None
+        joined, _ = merged(spans, places)
+        each = zip(joined.begins.tolist(), joined.ends.tolist(), strict=True)
+        return torch.cat([table[:0], *(table[begin:end] for begin, end in each)]), None
 
 
 def _recorded(memory: torch.Tensor) -> torch.Tensor:

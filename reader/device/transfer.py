@@ -14,15 +14,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import cuda
 
-from reader.format.errors import PinnedMemoryError
-from reader.format.filesystem import size_text
+from reader.format.errors import TransferError
 from reader.host_values import remember
-from reader.memory.device_copies import named_errors
 from reader.profiling import stage
 from reader.store import Batch
 
@@ -32,15 +28,22 @@ _B = TypeVar("_B", bound=Batch)
 
 # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 _THREAD_LOCAL = 1
-# cudaHostRegisterPortable, as torch registers memory: pinned for every device, since loaders for several may share one copy.
-_PORTABLE = 1
-# cudaHostRegisterReadOnly
-_READ_ONLY = 8
 # Batches whose use the caller has launched and the device has not ended. Enough that a device never waits for the next
 # launch; each costs a batch of device memory, which a loop of few kernels a step would otherwise take by the hundred.
 _LAUNCHED = 8
 # Up to this size a tensor's values stay on the host for as long as it is on a device: row numbers do, pixels do not.
 _KNOWN_BYTES = 256 << 10
+
+
+@contextlib.contextmanager
+def named_errors(device: torch.device) -> Iterator[None]:
+    """Raise an error of CUDA as TransferError, which says that an earlier kernel may be its cause."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as e:
+        raise TransferError(f"copying a batch to {device} failed (CUDA_LAUNCH_BLOCKING=1 shows the cause): {e}") from e
 
 
 class CudaCopier:
@@ -163,37 +166,6 @@ def send_batch(batch: Batch, device: torch.device) -> Batch:
         return remember(sent, tensor) if tensor.nbytes <= _KNOWN_BYTES else sent
 
     return batch.apply(send, device=device)
-
-
-def pin(memory: npt.NDArray[np.uint8], device: torch.device, *, is_read_only: bool = False) -> Callable[[], None]:
-    """Pin memory that is there already, where it is; returns what must be called before it goes.
-
-    is_read_only: a device only reads it, as it must where it is a file that is mapped so. Its pages come into memory and stay.
-
-    Raises:
-        PinnedMemoryError: the system does not allow it.
-    """
-    # cudaHostRegister, since pinned memory that torch allocates is rounded up to a power of two
-    with cuda.device(device):
-        flags = _PORTABLE | _READ_ONLY * is_read_only
-        status = int(cuda.cudart().cudaHostRegister(memory.ctypes.data, memory.nbytes, flags))
-    if status:
-        with contextlib.suppress(RuntimeError):
-            torch.zeros(1, device=device)  # takes the error along: CUDA keeps it for the next kernel that asks
-        # what is only read is the page cache, which residency "cache" reads already
-        otherwise = "" if is_read_only else ", or use residency 'cache'"
-        raise PinnedMemoryError(
-            f"{size_text(memory.nbytes)} of memory cannot be pinned: cudaHostRegister says error {status}."
-            f" Raise the limit of locked memory (ulimit -l){otherwise}."
-        )
-    address = memory.ctypes.data
-
-    def unpin() -> None:
-        """Unpin it, in whatever thread its owner is collected."""
-        with cuda.device(device):
-            cuda.cudart().cudaHostUnregister(address)
-
-    return unpin
 
 
 def sleeping_event() -> cuda.Event:

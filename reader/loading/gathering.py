@@ -18,21 +18,19 @@ import torch
 
 from reader import compiled, system
 from reader.buffers import FittingPool, SizedPools
+from reader.dataset.dataset import MemmapDataset
 from reader.device.resident import Resident
 from reader.device.transfer import CudaCopier
-from reader.format.errors import PinnedMemoryError
-from reader.format.manifest import PIXELS
 from reader.loading.finish import Finish, Unfinished
 from reader.loading.prefetch import Claim, Group, InProgress, overlapped
-from reader.loading.remote_ahead import RemoteAhead
-from reader.loading.shared_residency import HostCopy, HostRows, pinned_bytes, pinned_file
-from reader.memory import residency as residencies
-from reader.memory.device_copies import can_send, may_send
+from reader.loading.remote_ahead import RemoteAhead, check_nodes, check_order
 from reader.memory.places import Place
 from reader.memory.read_ahead import AHEAD_SHARE, ReadAhead
+from reader.memory.residency import choose, is_cold
 from reader.memory.row_table import parted
 from reader.memory.threads import Copies
 from reader.planning.plan import EpochPlan
+from reader.planning.ranks import Ranks, ranks_here
 from reader.profiling import stage
 from reader.rows import Rows, Steps
 from reader.store import Batch
@@ -40,51 +38,87 @@ from reader.tuning import tuning
 
 _log = logging.getLogger("pixpack")
 
-# File systems on which a GPU has pinned a file: on others the driver may refuse, or never answer, as for private mappings.
-_PINNED_FILE_SYSTEMS = ("ext4",)
+
+def gathering_of(plan: EpochPlan, device: torch.device, asked: str, ranks: Ranks, *, prefetch: int) -> Gathering:
+    """Choose where rows are read from, and bring them there; ranks: that are expected.
+
+    Raises:
+        ValueError: the order does not go with a cache or the ranks.
+        StoreError: the store is damaged, or another one by now.
+    """
+    dataset = plan.dataset
+    if asked == "gpu" and device.type == "cpu":
+        raise ValueError("residency 'gpu' needs device='cuda'.")
+    chosen = choose(asked, len(dataset) * dataset.manifest.row_bytes)
+    _log.info("%s: order %s, %s, residency %s", dataset.path, plan.orders.text, ranks, chosen)
+    check_order(plan)
+    if ranks.is_known:
+        plan.orders.check_step(plan.cut)
+        check_nodes(plan)
+    resident = Resident(dataset, device) if chosen == "gpu" else None
+    return Gathering(dataset, device, prefetch=prefetch, residency=chosen, resident=resident)
 
 
 class Gathering:
     """Gathers batches of a dataset's store, and sends them to a device.
 
     Args:
-        rows: of the dataset, where they are on this host.
         device: where batches go next.
         prefetch: batches that are gathered ahead.
-        must_pin: a copy that cannot be pinned is an error; otherwise batches are then gathered into pinned buffers.
         residency: where rows are read from, by name.
         resident: the rows on the device, where batches are gathered there.
-
-    Raises:
-        PinnedMemoryError: as must_pin says.
     """
 
     def __init__(
         self,
-        rows: HostRows,
+        dataset: MemmapDataset,
         device: torch.device,
         *,
         prefetch: int,
-        must_pin: bool,
         residency: str,
         resident: Resident | None = None,
     ) -> None:
         self.residency, self.resident = residency, resident
-        self.rows, self._dataset, self._device, self._prefetch = rows, rows.dataset, device, prefetch
-        is_sent = device.type == "cuda" and self._dataset.opened_store.table.is_raw and may_send()
-        self.is_pinned = is_sent and rows.copy is not None and self._pin(rows.copy, must_pin=must_pin)
-        # the pinned files that rows are sent from; None: not pinned yet
-        self._sent_from: Place | None = None
-        self._may_send = is_sent and rows.copy is None and self._is_worth_pinning()
+        self._dataset, self._device, self._prefetch = dataset, device, prefetch
         # spare room if batches differ in size; the short last batch of an epoch leaves the buffers as they are
         self.pool = FittingPool(
             keep=prefetch + 2,
             pinned=device if device.type == "cuda" else None,
-            room=0.25 if self._dataset.manifest.has_own_sizes else 0,
+            room=0.25 if dataset.manifest.has_own_sizes else 0,
             most=math.inf,
         )
         # memory that rows are read to from a disk; it stays from one epoch to the next
         self._ahead_pool: SizedPools | None = None
+
+    def _place(self, plan: EpochPlan) -> Place:
+        """Return where the rows of an epoch are read from."""
+        if self.resident is not None:
+            return self.resident.place
+        store, manifest = self._dataset.opened_store, self._dataset.manifest
+        if (remote := store.at_url) is not None:
+            return RemoteAhead(plan, remote)
+        past_cache = self.residency == "disk"
+        if not past_cache and not is_cold(store.pixel_path(), store.file_bytes):
+            return store.in_memory(is_streamed=True)
+        order = plan.order()
+        # free memory is shared by all ranks of this host
+        room = system.available_bytes() // ranks_here(plan.ranks)
+        most = tuning().window_ahead_bytes if order.is_in_blocks else tuning().stream_ahead_bytes
+        chunk_bytes = int(min(most, room * AHEAD_SHARE))
+        if self._ahead_pool is None:
+            # idle buffers have room for two chunks and for the batches that wait
+            keep_bytes = 2 * min(chunk_bytes, len(self._dataset) * manifest.row_bytes)
+            self._ahead_pool = SizedPools(keep=self._prefetch + 2, keep_bytes=keep_bytes)
+        return ReadAhead(
+            store.pixel_path(),
+            store.spans,
+            chunk_bytes=chunk_bytes,
+            window_end=order.window_end,
+            past_cache=past_cache,
+            lease=self._ahead_pool.lease,
+            # those that are sent to a device are copied to pinned memory
+            is_batch=self._device.type == "cpu",
+        )
 
     def groups(self, plan: EpochPlan, steps: Iterator[Steps], finish: Finish, claim: Claim) -> Iterator[Group]:
         """Yield the batches of a pass, in groups; what is left to the caller's thread comes as Unfinished."""
@@ -106,41 +140,6 @@ class Gathering:
             batches, copies = self.begin(steps.batches, place)
         return InProgress(_finished(batches, copies, steps, finish, copier), is_complete=copies is None)
 
-    def _place(self, plan: EpochPlan) -> Place:
-        """Return where the rows of an epoch are read from."""
-        if self.resident is not None:
-            return self.resident.place
-        store = self._dataset.opened_store
-        if self.rows.copy is not None:
-            is_sent = self.is_pinned and can_send(self._device)
-            return self.rows.copy.place(device=self._device if is_sent else None, is_streamed=True)
-        if (remote := store.at_url) is not None:
-            return RemoteAhead(plan, remote)
-        if not self.rows.are_on_disk():
-            pinned = self._pinned_place() if self._may_send else None
-            return pinned or store.in_memory(is_streamed=True)
-        order = plan.order()
-        # free memory is shared by all ranks of this host
-        room = system.available_bytes() // self.rows.reads.processes
-        chunk_bytes = int(
-            min(tuning().window_ahead_bytes if order.is_in_blocks else tuning().stream_ahead_bytes, room * AHEAD_SHARE)
-        )
-        _log.info("%s: epoch %d reads ahead from the disk", self._dataset.path, plan.number)
-        if self._ahead_pool is None:
-            # idle buffers have room for two chunks and for the batches that wait
-            keep_bytes = 2 * min(chunk_bytes, len(self._dataset) * self._dataset.manifest.row_bytes)
-            self._ahead_pool = SizedPools(keep=self._prefetch + 2, keep_bytes=keep_bytes)
-        return ReadAhead(
-            store.pixel_path(),
-            store.spans,
-            chunk_bytes=chunk_bytes,
-            window_end=order.window_end,
-            past_cache=self.rows.past_cache,
-            lease=self._ahead_pool.lease,
-            # those that are sent to a device are copied to pinned memory
-            is_batch=self._device.type == "cpu",
-        )
-
     def begin(self, groups: list[Rows], place: Place) -> tuple[deque[Batch], Copies | None]:
         """Begin to bring a group of batches from a place to one leased buffer, and cut it; None: they are there."""
         store = self._dataset.opened_store
@@ -153,46 +152,8 @@ class Gathering:
     def let_go(self) -> None:
         """Free the buffers that no batch is in, those of crops and floats too; unpin files that no other loader sends from."""
         self.pool.clear()
-        self._ahead_pool = self._sent_from = None
+        self._ahead_pool = None
         compiled.let_go()
-
-    def _is_worth_pinning(self) -> bool:
-        """Say whether to pin the files: rows are large enough to be sent from there, most are read, and memory is left."""
-        store, reads = self._dataset.opened_store, self.rows.reads
-        return (
-            self._dataset.remote is None
-            and system.file_system(store.path / PIXELS) in _PINNED_FILE_SYSTEMS
-            and self._dataset.manifest.row_bytes >= tuning().sent_span_bytes
-            and 2 * reads.size_bytes >= store.file_bytes
-            and store.file_bytes <= (system.available_bytes() - pinned_bytes()) * residencies.COPY_SHARE
-        )
-
-    def _pinned_place(self) -> Place | None:
-        """Return the files in the page cache, pinned, so that rows are sent from there; None: they are gathered."""
-        if self._sent_from is None:
-            if not can_send(self._device):
-                self._may_send = False
-                return None
-            self._dataset.check_files()
-            try:
-                file = pinned_file(self._dataset, self._device)
-            except (OSError, PinnedMemoryError) as e:
-                _log.info("%s: %s Batches are gathered into pinned memory first.", self._dataset.path, e)
-                self._may_send = False
-            else:
-                self._sent_from = file.place(self._device)
-        return self._sent_from
-
-    def _pin(self, copy: HostCopy, *, must_pin: bool) -> bool:
-        """Pin the copy in memory, for as long as it lives; what need not be may be refused."""
-        try:
-            copy.pin(self._device)
-        except PinnedMemoryError as e:
-            if must_pin:
-                raise
-            _log.warning("%s: %s Batches are copied into pinned memory first.", self._dataset.path, e)
-            return False
-        return True
 
 
 def _finished(

@@ -21,15 +21,14 @@ from reader.dataset.samples import Transform
 from reader.device.transfer import entered
 from reader.loading.finish import Finish, takes_samples
 from reader.loading.frameworks import check_asker
+from reader.loading.gathering import gathering_of
 from reader.loading.iteration import Iteration, Pass
 from reader.loading.options import Options, Weights, checked_device
 from reader.loading.prefetch import Feed, LoopItem
-from reader.loading.reading import gathering_of
 from reader.loading.remote_ahead import check_nodes
 from reader.loading.sample_transform import Collate, transform_of_batches
 from reader.loading.samplers import StepSampler, sampler_of
 from reader.loading.workers import StepBatches, workers_for
-from reader.memory.residency import Residency
 from reader.planning.epochs import Epochs
 from reader.planning.given_sampler import Item
 from reader.planning.orders import Orders
@@ -150,7 +149,7 @@ class MemmapLoader:
         threads: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        residency: str | Residency = "auto",
+        residency: str = "auto",
         as_tuple: bool = True,
         as_dict: tuple[str, str] | None = None,
         collate_fn: Collate | None = None,

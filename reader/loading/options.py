@@ -21,7 +21,7 @@ from reader.dataset.dataset import MemmapDataset
 from reader.dataset.indexing import own_method
 from reader.dataset.samples import Transform
 from reader.loading.sample_transform import Collate, checked_transform
-from reader.memory.residency import RESIDENCIES, Residency
+from reader.memory.residency import RESIDENCIES
 from reader.planning.given_sampler import GivenSampler
 from reader.planning.ranks import Ranks, given_ranks
 from reader.planning.sizes import BatchSize, Size
@@ -173,9 +173,9 @@ def _ranks(_: str, given: tuple[int | None, int | None]) -> Ranks | None:
     return given_ranks(*given)
 
 
-def _residency(name: str, residency: Any) -> str | Residency:
-    if isinstance(residency, Residency) or residency in RESIDENCIES:
-        return residency
+def _residency(name: str, residency: Any) -> str:
+    if residency in RESIDENCIES:
+        return str(residency)
     raise ValueError(f"{name} is {residency!r}, expected one of {', '.join(map(repr, RESIDENCIES))}.")
 
 
@@ -234,7 +234,7 @@ class Options:
     num_workers: Annotated[int | None, _number(0)]
     threads: Annotated[int | None, _number(1)]
     given_ranks: Annotated[Ranks | None, _ranks]
-    residency: Annotated[str | Residency, _residency]
+    residency: Annotated[str, _residency]
     as_tuple: Annotated[bool, _truth]
     as_dict: Annotated[tuple[str, str] | None, _two_names, "as_tuple"]
     collate_fn: Annotated[Collate | None, _collate]

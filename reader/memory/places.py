@@ -7,11 +7,9 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from reader.memory.device_copies import named_errors, send
-from reader.memory.spans import Bytes, CopyPart, Read, Runs, Spans, begin_copy, laid_out, merged, reads_of
+from reader.memory.spans import Bytes, CopyPart, Read, Spans, begin_copy, laid_out, reads_of
 from reader.memory.threads import Copies
 from reader.rows import Rows, Steps
-from reader.tuning import tuning
 
 # Gives uint8[size_bytes].
 Memory = Callable[[int], torch.Tensor]
@@ -34,11 +32,9 @@ class Located(NamedTuple):
 class Place:
     """Where the bytes of a file are.
 
-    device: that all of its memory is pinned for, and that batches can be sent to from there; None: there is none.
     is_streamed: as of `begin_copy`.
     """
 
-    device: torch.device | None = None
     is_streamed = False
 
     def locate(self, spans: Spans) -> Located | None:
@@ -52,16 +48,11 @@ class Place:
     def bring(self, spans: Spans, places: Rows, memory: Memory) -> tuple[torch.Tensor, Copies | None]:
         """Begin to bring spans to their places in uint8[n], which is complete when the copies, if any, were waited for.
 
-        That is on the device that the place is for, on its current stream, unless the host gathers the spans faster; else in
-        memory that is asked for, or that the place has read them into.
+        That is in memory that is asked for, or that the place has read them into.
 
         Raises:
             StoreError, OSError: as `read`.
-            TransferError: the device reports an error.
-            torch.OutOfMemoryError: it has no room for them.
         """
-        if self.device is not None and (sent := self._sent(self.device, spans, places)) is not None:
-            return sent, None
         pixels = memory(int(spans.sizes.sum()))
         return pixels, self.read(spans, pixels, places)
 
@@ -81,47 +72,26 @@ class Place:
     def close(self) -> None:
         """End what reads ahead."""
 
-    def _sent(self, device: torch.device, spans: Spans, places: Rows) -> torch.Tensor | None:
-        """Begin to copy spans to the device, one after the other; None: some are not in memory, or they are small."""
-        if (located := self.locate(spans)) is None:
-            return None
-        own, firsts = merged(Spans(located.begins, spans.sizes), places)
-        size_bytes, count = int(spans.sizes.sum()), len(firsts)
-        if not count or size_bytes < count * tuning().sent_span_bytes:
-            return None
-        with named_errors(device):
-            out = torch.empty(size_bytes, dtype=torch.uint8, device=device)
-            send([CopyPart(located.memory, own, firsts)], out)
-        return out
-
 
 class InMemory(Place):
     """A file that is mapped, or bytes of it that were copied to memory.
 
     Args:
         memory: uint8[n].
-        runs: of the file that are there; None: all of it.
-        device: that it is pinned for.
-        owner: what unpins it when it is collected, and lives as long as this.
         is_streamed: as of `begin_copy`.
     """
 
     def __init__(
         self,
         memory: Bytes,
-        runs: Runs | None = None,
         *,
-        device: torch.device | None = None,
-        owner: object = None,
         is_streamed: bool = False,
     ) -> None:
-        self._memory, self._runs, self.device, self.is_streamed = memory, runs, device, is_streamed
-        self._owner = owner
+        self._memory, self.is_streamed = memory, is_streamed
 
     def locate(self, spans: Spans) -> Located | None:
         """Return where spans are; None: they are not all here."""
-        begins = spans.begins if self._runs is None else self._runs.find(spans)
-        return None if begins is None else Located(self._memory, begins)
+        return Located(self._memory, spans.begins)
 
     def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> Copies | None:
         """Begin to copy spans."""

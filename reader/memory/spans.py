@@ -98,16 +98,6 @@ class Runs(NamedTuple):
         """The bytes of each."""
         return Spans(self.starts, self.stops - self.starts)
 
-    def find(self, spans: Spans) -> Rows | None:
-        """Return where spans begin in memory, int64[B]; None: not all of them are there."""
-        if not len(self.starts):
-            return None if len(spans.begins) else spans.begins
-        run = np.searchsorted(self.starts, spans.begins, side="right") - 1
-        # run -1 is that of spans before all runs; its stop is that of the last one, which the comparison may read
-        if ((run < 0) | (spans.ends > self.stops[run])).any():
-            return None
-        return self.places[run] + spans.begins - self.starts[run]
-
     def pieces(self, most: int, align: int = 1) -> list[Piece]:
         """Cut the runs into pieces of the file, in its order, none of more bytes with the rest of the blocks that it is in.
 

@@ -102,14 +102,6 @@ def ranks_here(ranks: Ranks) -> int:
     return ranks.world_size if os.environ.get("MASTER_ADDR") in _LOOPBACK else 1
 
 
-def ranks_sharing(processes: int, devices: int) -> int:
-    """Return how many of this host's ranks share one of the devices that this process sees, at most; 1 where that is not known.
-
-    Of devices that CUDA_VISIBLE_DEVICES chose nothing is known: each rank may see others.
-    """
-    return 1 if "CUDA_VISIBLE_DEVICES" in os.environ or not devices else max(1, -(-processes // devices))
-
-
 def share_of_cpus(processes: int) -> int:
     """Return the share of this process's CPUs that each of so many ranks of the host has, 1 or more."""
     return max(1, available_cpus() // processes)
