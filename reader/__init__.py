@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from reader.format.errors import IncompleteStoreError, StoreError
     from reader.format.manifest import Manifest
     from reader.loading.loader import MemmapLoader
-    from reader.loading.samplers import RASampler
     from reader.planning.sizes import ConstantPixels
     from reader.store import ImageBatch, RaggedBatch, open_store
     from reader.transforms.affine import RandomAffine, RandomRotation
@@ -55,7 +54,6 @@ _HOMES = {
         "format.errors": "IncompleteStoreError StoreError",
         "format.manifest": "Manifest",
         "loading.loader": "MemmapLoader",
-        "loading.samplers": "RASampler",
         "planning.sizes": "ConstantPixels",
         "store": "ImageBatch RaggedBatch open_store",
     }.items()
@@ -82,7 +80,6 @@ __all__ = [
     "MultiView",
     "Normalize",
     "Pad",
-    "RASampler",
     "RaggedBatch",
     "RandAugment",
     "RandomAdjustSharpness",

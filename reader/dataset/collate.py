@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NoReturn, TypeVar, cast, overload
 
 import torch
@@ -74,33 +74,6 @@ class CollatedRows(Sequence[_Row], Generic[_Row]):
         return self._row(index % self._count)
 
 
-class Step(list[int]):
-    """Positions of rows in a dataset, as a sampler of batches gives them, that a loader makes the batch of.
-
-    `__getitems__` of the loader's dataset then gives what a loop over the loader gets at this step, whole.
-
-    Args:
-        dataset: whose rows they are; another one takes them for a list of positions.
-        make: returns the batch.
-    """
-
-    def __init__(self, positions: Iterable[int], dataset: object, make: Callable[[], object]) -> None:
-        super().__init__(positions)
-        self._dataset, self._make = dataset, make
-
-    def is_of(self, dataset: object) -> bool:
-        """Say whether a dataset is the loader's; in another process no dataset is known to be another."""
-        return self._dataset is dataset or self._dataset is None
-
-    def batch_rows(self) -> CollatedRows[NoReturn]:
-        """Make the batch, as rows for `collate_batch` alone."""
-        return CollatedRows(self._make(), len(self), _refuse_row)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # an error here would be one of the thread that feeds a DataLoader's workers, which then wait forever
-        return Step, (list(self), None, _refuse_process)
-
-
 def seeded(batch: Batch) -> Batch:
     """Write on a batch a seed of torch's generator, which DataLoader seeds again for each worker and epoch; returns it.
 
@@ -144,17 +117,6 @@ def _target(values: Targets, n: int) -> object:
     if isinstance(values, dict):
         return {name: _target(v, n) if name == "targets" and torch.is_tensor(v) else v[n] for name, v in values.items()}
     return values[n].item() if values.ndim == 1 else values[n]
-
-
-def _refuse_row(n: int) -> NoReturn:
-    raise TypeError("a batch of a MemmapLoader comes whole. Give the DataLoader collate_fn=loader.collate_fn.")
-
-
-def _refuse_process() -> NoReturn:
-    raise TypeError(
-        "a batch of a MemmapLoader is made in the process of the loader: give the DataLoader num_workers=0, or loop over the"
-        " loader itself."
-    )
 
 
 def _collate(

@@ -185,8 +185,6 @@ class MemmapDataset(Dataset[Any]):
         They are a sequence of (image, target), each created on request; with as_tuple=False the batch itself: a copy, in a worker
         in shared memory, else in memory that is used again once the batch and all views of it are dropped.
         """
-        if isinstance(indices, collate.Step) and indices.is_of(self):
-            return indices.batch_rows()
         if self.as_tuple:
             self.check_labels()
         is_by_row = type(self).__getitem__ is not MemmapDataset.__getitem__

@@ -18,7 +18,6 @@ from torch.utils import _pytree as pytree
 
 from reader.dataset.samples import Transform
 from reader.epoch import in_epoch, on_threads_of, stamped
-from reader.loading.sample_transform import SampleTransform
 from reader.memory.parts import in_parts
 from reader.planning.plan import EpochPlan
 from reader.profiling import stage
@@ -92,7 +91,6 @@ class Finish:
         transform: Transform | None,
         *,
         as_tuple: bool,
-        as_dict: tuple[str, str] | None,
         threads: int,
         on_device: bool = False,
     ) -> None:
@@ -107,7 +105,7 @@ class Finish:
         self._is_seen = transform is not None or not as_tuple
         is_marked = self._is_seen or plan.dataset.opened_store.text_file is not None
         self._is_marked_last = is_marked and (on_device or not self._first)
-        self._threads, self._as_tuple, self._as_dict = threads, as_tuple, as_dict
+        self._threads, self._as_tuple = threads, as_tuple
         self._by_name = plan.dataset.names_targets
         self._modes = Modes.here()
 
@@ -133,8 +131,6 @@ class Finish:
             result = self._run(self._rest, result, rows)
         if self._as_tuple and isinstance(result, Batch):
             result = plain(result, by_name=self._by_name)
-        if self._as_dict is not None and isinstance(result, tuple) and len(result) == 2:
-            return dict(zip(self._as_dict, result, strict=True))
         return result
 
     def _marked(self, batch: Batch, start: int) -> Batch:
@@ -144,8 +140,7 @@ class Finish:
 
     def _run(self, steps: list[Transform], result: object, rows: torch.Tensor | None) -> object:
         """Call steps of the transform in what they are to run in."""
-        # which row it was, the transform of samples says itself
-        named = rows_named(self._dataset.path, None if isinstance(steps[0], SampleTransform) else rows)
+        named = rows_named(self._dataset.path, rows)
         with (
             named,
             stage("transform"),
@@ -190,21 +185,14 @@ class Versions:
         return any(tensor._version != version for tensor, version in self._before)
 
 
-def takes_samples(transform: object) -> bool:
-    """Say whether a transform, or one that it calls, calls another one for each sample of a batch."""
-    if transform is None:
-        return False
-    return any(_is_of_reader(each) and getattr(each, "takes_samples", False) for each in _with_inner(transform))
-
-
 def _may_run_in_feeder(transform: object) -> bool:
     """Say whether a transform is of this package, and all that it calls: those draw nothing from generators of the process."""
-    return all(map(_is_of_reader, _with_inner(transform))) and not takes_samples(transform)
+    return all(map(_is_of_reader, _with_inner(transform)))
 
 
 def _is_by_row(transform: object) -> bool:
     """Say whether a transform, and all that it calls, is of this package and makes of a row the same in any batch."""
-    needs = ("needs_full_batch", "has_own_threads", "takes_samples")
+    needs = ("needs_full_batch", "has_own_threads")
     return all(
         _is_of_reader(each) and not any(getattr(each, name, False) for name in needs) for each in _with_inner(transform)
     )

@@ -9,26 +9,20 @@ run transforms of single samples. With prefetch=0 the caller's thread does it al
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch.utils.data import Dataset
 
-from reader.dataset.collate import collate_batch
 from reader.dataset.samples import Transform
 from reader.device.transfer import entered
-from reader.loading.finish import Finish, takes_samples
-from reader.loading.frameworks import check_asker
+from reader.loading.finish import Finish
 from reader.loading.gathering import gathering_of
 from reader.loading.iteration import Iteration, Pass
 from reader.loading.options import Options, Weights, checked_device
 from reader.loading.prefetch import Feed, LoopItem
 from reader.loading.remote_ahead import check_nodes
-from reader.loading.sample_transform import Collate, transform_of_batches
-from reader.loading.samplers import StepSampler, sampler_of
-from reader.loading.workers import StepBatches, workers_for
 from reader.planning.epochs import Epochs
 from reader.planning.given_sampler import Item
 from reader.planning.orders import Orders
@@ -116,18 +110,6 @@ class MemmapLoader:
         ...     shape = images.shape  # uint8[8, 3, 32, 32]
     """
 
-    # attributes of a DataLoader, as they are true here: batches are ready for use
-    pin_memory = False
-    pin_memory_device = ""
-    persistent_workers = False
-    in_order = True
-    timeout = 0
-    prefetch_factor: int | None = None
-    generator: torch.Generator | None = None
-    multiprocessing_context = None
-    worker_init_fn = None
-    collate_fn = staticmethod(collate_batch)
-
     def __init__(  # noqa: PLR0913 (its options, by keyword)
         self,
         dataset: Dataset[Any],
@@ -145,18 +127,15 @@ class MemmapLoader:
         transform: Transform | None = None,
         size: Size | None = None,
         prefetch: int = 2,
-        num_workers: int | None = None,
         threads: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         residency: str = "auto",
         as_tuple: bool = True,
-        as_dict: tuple[str, str] | None = None,
-        collate_fn: Collate | None = None,
-        **others: object,
+        **ignored: object,
     ) -> None:
         options = Options.checked(
-            workers=others,
+            ignored=ignored,
             dataset=dataset,
             batch_size=batch_size,
             size=size,
@@ -171,29 +150,24 @@ class MemmapLoader:
             device=device,
             transform=transform,
             prefetch=prefetch,
-            num_workers=num_workers,
             threads=threads,
             given_ranks=(rank, world_size),
             residency=residency,
             as_tuple=as_tuple,
-            as_dict=as_dict,
-            collate_fn=collate_fn,
         )
-        rows, self._options_of_workers = options.dataset, options.workers
-        self.dataset, self.prefetch, self.device = rows, options.prefetch, options.device
-        self.as_tuple, self.as_dict = options.as_tuple, options.as_dict
+        self.dataset = rows = options.dataset
+        self.prefetch, self.device, self.as_tuple = options.prefetch, options.device, options.as_tuple
         if self.as_tuple:
             rows.check_labels()
         ranks = ranks_expected(options.given_ranks)
         cpus = share_of_cpus(ranks_here(ranks))
         self.threads = options.threads or cpus
-        self._of_batches = functools.partial(transform_of_batches, rows, options.collate_fn, self.device)
-        # the program's own; None: the dataset's
-        self._own = options.transform
-        self.transform = self._of_batches(self._own)
-        # what that followed from, beside the options
-        self._given = (self.transform, *rows.changes)
-        self._most_workers = cpus if options.num_workers is None else options.num_workers
+        self.transform = options.transform if options.transform is not None else rows.transform
+        if rows.changes_samples and not rows.takes_batches:
+            raise ValueError(
+                "the dataset's transform takes single images: loop over torch's DataLoader(dataset, ...), or give this loader a"
+                " transform of batches."
+            )
         orders = Orders(
             rows,
             options.shuffle,
@@ -209,13 +183,10 @@ class MemmapLoader:
         plan = self.epochs.plan
         if (sides := self.epochs.sizes.sides(0)) is not None:
             with_sides(self.transform, sides)
-        self._may_start = self._most_workers > 0 and self.device.type == "cpu"
-        # workers read the store's files
-        is_mapped = self._may_start and options.residency == "auto" and takes_samples(self.transform)
         self.gathering = gathering_of(
             plan,
             self.device,
-            "cache" if is_mapped else options.residency,
+            options.residency,
             ranks,
             prefetch=self.prefetch,
         )
@@ -228,12 +199,6 @@ class MemmapLoader:
     def ranks(self) -> Ranks:
         """The rank and world size that the loader uses: resolved when an epoch begins, an estimate before that."""
         return self.epochs.plan.ranks
-
-    @property
-    def num_workers(self) -> int:
-        """Worker processes of an epoch: 0 where no transform of single samples is called, or rows are in this process alone."""
-        may_start = self._may_start and self.residency == "cache"
-        return self._most_workers if may_start and takes_samples(self.transform) else 0
 
     @property
     def batch_size(self) -> int:
@@ -249,27 +214,6 @@ class MemmapLoader:
     def order(self) -> str:
         """The order of rows: "sequential", "full", "block", "weighted", "mixture" or "sampler"."""
         return self.epochs.orders.name
-
-    @property
-    def sampler(self) -> Any:
-        """The given sampler of rows, otherwise one that yields this rank's positions in the loader's order, as in a DataLoader.
-
-        Its set_epoch reaches the loader, and its state is the loader's.
-        """
-        check_asker()
-        return self._samplers[0]
-
-    @property
-    def batch_sampler(self) -> StepSampler:
-        """The positions of each batch of the next epoch; a DataLoader of these and `dataset` gives the loader's batches."""
-        check_asker()
-        return self._samplers[1]
-
-    # created on first use: they refer to the loader, which would else live until cycles are collected
-    @functools.cached_property
-    def _samplers(self) -> tuple[object, StepSampler]:
-        sampler = sampler_of(self.epochs)
-        return sampler, StepSampler(self, sampler)
 
     @property
     def seed(self) -> int | None:
@@ -289,30 +233,9 @@ class MemmapLoader:
     def __iter__(self) -> Iteration:
         return self.begin(self.epochs.upcoming())
 
-    def forever(self) -> Iterator[object]:
-        """Yield the batches of one epoch after another, from where `iter` would begin.
-
-        Raises:
-            ValueError: an epoch has no batch.
-
-        Examples:
-            >>> from pixpack import MemmapDataset
-            >>> loader = MemmapLoader(MemmapDataset(store_path), batch_size=64, shuffle=True)
-            >>> [step for step, (images, targets) in zip(range(4), loader.forever())]
-            [0, 1, 2, 3]
-        """
-        while True:
-            iteration = iter(self)
-            yield from iteration
-            if iteration.is_empty:
-                raise ValueError(f"an epoch of {self!r} has no batch, so that to wait for one would not end.")
-
     def begin(self, plan: EpochPlan, items: Iterator[Item] | None = None) -> Iteration:
         """Begin a pass; items: the sampler's items, if they were drawn already."""
-        return Iteration(self._pass(plan, items), self._pass_of, prefetch=self.prefetch, feeds=self._feeds)
-
-    def _pass_of(self, epoch: int) -> Pass:
-        return self._pass(self.epochs.at(epoch))
+        return Iteration(self._pass(plan, items), prefetch=self.prefetch, feeds=self._feeds)
 
     def _pass(self, plan: EpochPlan, items: Iterator[Item] | None = None) -> Pass:
         """Begin a pass: decide which thread or processes make its batches, and where their rows are read from."""
@@ -320,12 +243,6 @@ class MemmapLoader:
         if is_sent:
             # this may be a process that was forked since
             checked_device("device", self.device)
-        # the program may have given the loader, or the dataset, a transform since
-        given = self.transform, *self.dataset.changes
-        if not all(map(operator.is_, given, self._given)):
-            self._own = self._own if self.transform is self._given[0] else self.transform
-            self.transform = self._of_batches(self._own)
-            self._given = (self.transform, *given[1:])
         if plan.ranks != self._checked:
             check_nodes(plan)
             self._checked = plan.ranks
@@ -334,31 +251,12 @@ class MemmapLoader:
         transform = self.transform
         if (sides := progress.sides) is not None:
             transform = with_sides(transform, sides)
-        finish_of = functools.partial(
-            Finish, plan, transform, as_tuple=self.as_tuple, as_dict=self.as_dict, on_device=is_sent
-        )
-        if count := self.num_workers:
-            finish = finish_of(threads=1)
-            # a sampler may have no length
-            count = count if plan.orders.sampler is not None else min(count, max(1, plan.steps_left(plan.position)))
-            workers = workers_for(
-                plan.batches(items), StepBatches(self.dataset, finish), count, self._options_of_workers
-            )
-            if workers is not None:
-                return Pass(progress, workers, finish, workers.stop)
-            self._may_start = False
         is_worked_on = transform is not None or is_sent
         group_bytes = tuning().transformed_group_bytes if is_worked_on else tuning().batch_group_bytes
-        finish = finish_of(threads=self.threads)
+        finish = Finish(plan, transform, as_tuple=self.as_tuple, on_device=is_sent, threads=self.threads)
         source = functools.partial(self.gathering.groups, plan, plan.steps(items, group_bytes), finish)
         # with prefetch=0 it runs in the caller's thread, whose device and mode of captures are not ours to change
         return Pass(progress, entered(self.device, source) if is_sent and self.prefetch else source, finish)
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            "a MemmapLoader has threads and buffers of its process, and cannot be pickled or copied. Send its dataset, and make"
-            " a loader there."
-        )
 
     def __enter__(self) -> MemmapLoader:
         return self
@@ -371,9 +269,6 @@ class MemmapLoader:
         for feed in list(self._feeds):
             feed.stop(wait=True)
         self.gathering.let_go()
-
-    def reset(self) -> None:
-        """Do nothing: each `iter` begins an epoch. It is here for loops that were written for other loaders."""
 
     def set_epoch(self, epoch: int) -> None:
         """Start this epoch, 0 or more, at the next `iter`, also in a sampler; a loaded state in this epoch is resumed.

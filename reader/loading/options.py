@@ -14,13 +14,11 @@ from typing import Annotated, Any, get_type_hints
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import Sampler, Subset, default_collate
+from torch.utils.data import Sampler, Subset
 
-from reader.dataset.collate import collate_batch
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.indexing import own_method
 from reader.dataset.samples import Transform
-from reader.loading.sample_transform import Collate, checked_transform
 from reader.memory.residency import RESIDENCIES
 from reader.planning.given_sampler import GivenSampler
 from reader.planning.ranks import Ranks, given_ranks
@@ -30,26 +28,25 @@ from reader.transforms.random import integer
 Weights = Sequence[float] | torch.Tensor | npt.NDArray[np.floating]
 # Batches gathered ahead, each with memory of its own: so many hide any pause, and a number typed wrong takes all memory.
 _MOST_AHEAD = 1024
-# Options of the workers' DataLoader; workers call transforms of single samples.
-_OF_WORKERS = ("multiprocessing_context", "prefetch_factor", "timeout", "worker_init_fn")
-# Options of a DataLoader that change nothing here, whatever they are: batches come whole, in order, pinned.
-_HARMLESS = ("in_order", "persistent_workers", "pin_memory")
-# Options of a DataLoader that this loader refuses, and what to write instead.
-_INSTEAD = {
-    "batch_sampler": "give it as sampler=, which takes samplers of rows and of batches",
-    "generator": "the order depends on the seed: give seed=, such as generator.initial_seed()",
-    "pin_memory_device": "give device=, which pins by itself",
+
+
+# Arguments of a DataLoader that change nothing here: batches come whole, in order, pinned, and without workers.
+_IGNORED = {
+    "num_workers",
+    "in_order",
+    "persistent_workers",
+    "pin_memory",
+    "multiprocessing_context",
+    "prefetch_factor",
+} | {
+    "timeout",
+    "worker_init_fn",
 }
 
 
-def _workers(_: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the workers' DataLoader takes of further arguments; TypeError for one that the loader does not have."""
-    for name, value in given.items():
-        if name in _OF_WORKERS or name in _HARMLESS or (name in _INSTEAD and value in (None, "")):
-            continue
-        advice = _INSTEAD.get(name, "help(MemmapLoader) lists what it takes")
-        raise TypeError(f"MemmapLoader takes no {name}=: {advice}.")
-    return {name: given[name] for name in _OF_WORKERS if name in given}
+def _ignored(_: str, given: Mapping[str, Any]) -> None:
+    if unknown := given.keys() - _IGNORED:
+        raise TypeError(f"MemmapLoader takes no {unknown.pop()}=: help(MemmapLoader) lists what it takes.")
 
 
 def _dataset(name: str, dataset: object) -> MemmapDataset:
@@ -179,33 +176,6 @@ def _residency(name: str, residency: Any) -> str:
     raise ValueError(f"{name} is {residency!r}, expected one of {', '.join(map(repr, RESIDENCIES))}.")
 
 
-def _two_names(name: str, names: object, as_tuple: bool) -> tuple[str, str] | None:
-    """Return the names of images and targets."""
-    if names is None:
-        return None
-    given = tuple(names) if isinstance(names, tuple | list) else ()
-    if not as_tuple or len(given) != 2 or not all(isinstance(each, str) for each in given) or given[0] == given[1]:
-        raise ValueError(f"{name} is {names!r}, expected two names, and as_tuple=True.")
-    return given[0], given[1]
-
-
-def _collate(name: str, collate_fn: Any) -> Collate | None:
-    """Return what joins samples; None: as torch does by default."""
-    if collate_fn is None or collate_fn in (default_collate, collate_batch):
-        return None
-    if not callable(collate_fn):
-        raise TypeError(f"{name} is {collate_fn!r}, expected a function of a list of samples.")
-    if type(collate_fn).__module__.startswith("torchvision.transforms.v2."):
-        # MixUp, CutMix, or a choice of them: they take what is collated
-        return functools.partial(_collated_for, collate_fn)
-    given: Collate = collate_fn
-    return given
-
-
-def _collated_for(transform: Collate, rows: list[Any]) -> Any:
-    return transform(*collate_batch(rows))
-
-
 @dataclass(frozen=True)
 class Options:
     """The options of a loader, as `MemmapLoader` explains them, in the order in which they are checked.
@@ -215,7 +185,7 @@ class Options:
     workers: what the program gave beside the others. given_ranks: rank and world_size.
     """
 
-    workers: Annotated[dict[str, Any], _workers]
+    ignored: Annotated[None, _ignored]
     dataset: Annotated[MemmapDataset, _dataset]
     batch_size: Annotated[BatchSize, _number_or_function]
     # `Sizes` checks it for each epoch, as it may be a function
@@ -229,15 +199,12 @@ class Options:
     pad: Annotated[bool, _truth]
     canonical_nodes: Annotated[int | None, _number()]
     device: Annotated[torch.device, checked_device]
-    transform: Annotated[Transform | None, checked_transform]
+    transform: Transform | None
     prefetch: Annotated[int, _number(0, _MOST_AHEAD, or_none=False)]
-    num_workers: Annotated[int | None, _number(0)]
     threads: Annotated[int | None, _number(1)]
     given_ranks: Annotated[Ranks | None, _ranks]
     residency: Annotated[str, _residency]
     as_tuple: Annotated[bool, _truth]
-    as_dict: Annotated[tuple[str, str] | None, _two_names, "as_tuple"]
-    collate_fn: Annotated[Collate | None, _collate]
 
     @classmethod
     def checked(cls, **given: Any) -> Options:

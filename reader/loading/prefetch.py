@@ -48,7 +48,6 @@ class Feed(Generic[_T]):
 
     source: makes groups of items; has room for the first, and claims it for each one more.
     among: has the feed in it while its thread runs.
-    end: ends what the source waits for elsewhere; it then raises.
     """
 
     def __init__(
@@ -56,9 +55,7 @@ class Feed(Generic[_T]):
         source: Callable[[Claim], Iterator[Iterable[_T]]],
         depth: int,
         among: set[Feed[_T]] | None = None,
-        end: Callable[[], None] | None = None,
     ) -> None:
-        self._end = end
         # groups, then an error if one ended the work, then the end mark, which stays
         self._ready: deque[deque[_T] | BaseException | type[_End]] = deque()
         # has a token once there is something new
@@ -140,8 +137,6 @@ class Feed(Generic[_T]):
             if not self._has_started:  # an interrupt may have cut its start short: it may come yet
                 with contextlib.suppress(Empty):
                     self._beginning.get(timeout=tuning().feeder_start_seconds)
-            if self._end is not None:
-                self._end()
             if self._has_started:
                 thread.join()
         self._ready = deque()
@@ -196,14 +191,6 @@ class InProgress(Generic[_T]):
 def without_thread(wait: bool) -> bool:
     """Claim nothing, for a caller that takes each group as it comes: no group begins before the one before it was taken."""
     return wait
-
-
-def paced(groups: Iterator[_T], claim: Claim) -> Iterator[_T]:
-    """Yield groups, each prepared when there is room for it."""
-    for group in groups:
-        yield group
-        del group
-        claim(True)
 
 
 def overlapped(works: Iterator[InProgress[_T]], claim: Claim) -> Iterator[_T]:

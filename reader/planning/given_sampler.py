@@ -86,19 +86,6 @@ class GivenSampler:
             self._takes_epochs.set_epoch(epoch)
             self._epoch_set = self._epoch()
 
-    def begin_epoch(self, epoch: int) -> None:
-        """Set the epoch that begins on a sampler that shows its epoch, unless another caller has set it since."""
-        if hasattr(self._takes_epochs, "epoch") and self._epoch() == self._epoch_set:
-            self.set_epoch(epoch)
-
-    def outside_epoch(self) -> int | None:
-        """Return the epoch that another caller has set on the sampler since; None if nobody has."""
-        epoch = self._epoch()
-        return epoch if isinstance(epoch, int) and epoch != self._epoch_set else None
-
-    def _epoch(self) -> object:
-        return getattr(self._takes_epochs, "epoch", None)
-
     def _new_pass(self) -> Iterator[Item]:
         items = iter(self.sampler)
         self._first = list(itertools.islice(items, 1))

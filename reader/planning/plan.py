@@ -166,14 +166,6 @@ class EpochPlan:
         """Begin an epoch of the sampler, if there is one: torch's draw their seed at the first item, here and not later."""
         return iter(())
 
-    def listed(self) -> Iterator[Item]:
-        """Begin an epoch of the sampler, if there is one, to be read without a pass over it.
-
-        Raises:
-            TypeError: it has no length, so that its items may not end.
-        """
-        return iter(())
-
     def batches(self, items: Iterator[Item]) -> Iterator[PlannedBatch]:
         """Yield the batches from the position on, by positions in the dataset; items: those of `items`."""
         order, position = self.order(), self.position
@@ -198,30 +190,9 @@ class EpochPlan:
         """
         return self.cut.steps(position)
 
-    def is_last(self, position: int) -> bool:
-        """Say whether this rank has nothing behind a position; of a sampler without a length, only its end shows."""
-        return not self.cut.steps(position)
-
     def is_over(self, position: int) -> bool:
         """Say whether no rank has anything behind a position, so that all ranks have the same state."""
         return not self.first_cut.steps(position)
-
-    def rank_rows(self) -> int:
-        """Return how many rows this rank is given in an epoch.
-
-        Raises:
-            TypeError: the sampler has no length.
-        """
-        cut, steps = self.cut, self.cut.steps()
-        if not steps:
-            return 0
-        last = cut.step((steps - 1) * cut.full_step)
-        return (steps - 1) * cut.batch_size + last.stop - last.start
-
-    def shared_rows(self, position: int) -> int:
-        """Return how many rows of all ranks' step at this position count, where some come twice; else 0."""
-        left = self.cut.count - position
-        return left if self.cut.pad and left < self.cut.full_step and left % self.cut.world_size else 0
 
 
 @dataclass(frozen=True)
@@ -244,16 +215,6 @@ class SampledPlan(EpochPlan):
     def items(self) -> Iterator[Item]:
         """Begin an epoch of the sampler: torch's draw their seed at the first item, here and not later."""
         return self.sampler.items()
-
-    def listed(self) -> Iterator[Item]:
-        """Begin an epoch of the sampler, to be read without a pass over it.
-
-        Raises:
-            TypeError: it has no length, so that its items may not end.
-        """
-        self.steps_left(0)
-        self.sampler.begin_epoch(self.number)
-        return self.items()
 
     def batches(self, items: Iterator[Item]) -> Iterator[PlannedBatch]:
         """Follow the sampler; a resumed epoch skips the rows that were taken, since only the sampler knows its order."""
@@ -282,23 +243,9 @@ class SampledPlan(EpochPlan):
             return count
         return count // size if self.orders.drop_last else -(-count // size)
 
-    def is_last(self, position: int) -> bool:
+    def is_over(self, position: int) -> bool:
         """Say whether a position is behind the sampler's last batch."""
         return position == _END
-
-    is_over = is_last
-
-    def rank_rows(self) -> int:
-        """Return how many rows the sampler gives.
-
-        Raises:
-            TypeError: it has no length.
-        """
-        return self.sampler.count() * (self.cut.batch_size if self.sampler.gives_batches() else 1)
-
-    def shared_rows(self, position: int) -> int:
-        """Return 0: what ranks share, the sampler decides."""
-        return 0
 
     def _batch(self, rows: list[int], taken: int, *, is_last: bool) -> PlannedBatch:
         # positions in one order of all ranks, of which each takes as many: two ranks that get one row draw differently for it

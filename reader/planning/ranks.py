@@ -6,10 +6,7 @@ scripts: RANK, WORLD_SIZE). Starts no process group, talks to no other process a
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import os
-import sys
 from dataclasses import dataclass, field
 
 import torch
@@ -20,10 +17,6 @@ from reader.transforms.random import integer
 # Where no process group is, and a launcher set them for one.
 _VARIABLES = "RANK and WORLD_SIZE"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-# Attributes by which a sampler shows that it draws for one rank: torch's DistributedSampler, accelerate's, and others.
-_OF_RANKS = ("num_replicas", "num_processes", "world_size", "num_shards")
-# Samplers of batches draw from samplers of rows, and may be nested.
-_NESTED = 4
 
 
 @dataclass(frozen=True)
@@ -84,8 +77,6 @@ def ranks_expected(given: Ranks | None) -> Ranks:
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
         return Ranks(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
-    if "ray.train" in sys.modules and (ranks := _ray_ranks()) is not None:
-        return ranks
     world_size = _variable("WORLD_SIZE", 1)
     return Ranks(_variable("RANK", 0), world_size, _VARIABLES) if world_size > 1 else Ranks(0, 1)
 
@@ -107,42 +98,9 @@ def share_of_cpus(processes: int) -> int:
     return max(1, available_cpus() // processes)
 
 
-def is_distributed(sampler: object) -> bool:
-    """Say whether a sampler, or one that it draws from, knows of ranks, as torch's DistributedSampler does."""
-    for _ in range(_NESTED):
-        if any(hasattr(sampler, name) for name in _OF_RANKS):
-            return True
-        sampler = getattr(sampler, "sampler", getattr(sampler, "batch_sampler", None))
-    return False
-
-
-def splits_batches() -> bool:
-    """Say whether an Accelerator of this process has split_batches=True: a batch is then that of all its processes together.
-
-    Looks at all objects of a process with an Accelerator, for 80 ms of 200,000.
-    """
-    accelerate, state = (sys.modules.get(f"accelerate.{name}") for name in ("accelerator", "state"))
-    if accelerate is None or state is None or not state.AcceleratorState._shared_state:  # there is no Accelerator
-        return False
-    # it asks nothing of a loop that is given to its prepare, so it is looked for
-    return any(issubclass(type(each), accelerate.Accelerator) and each.split_batches for each in gc.get_objects())
-
-
 def _variable(name: str, otherwise: int) -> int:
     text = os.environ.get(name, "").strip()
     try:
         return int(text) if text else otherwise
     except ValueError:
         raise ValueError(f"the variable {name} is {text!r}, expected an integer.") from None
-
-
-def _ray_ranks() -> Ranks | None:
-    """Ask Ray Train, where this process is a worker of it: not all of its trainers start torch.distributed."""
-    train = sys.modules["ray.train"]
-    # outside of a worker it raises, or gives None, depending on the version
-    with contextlib.suppress(Exception):
-        context = train.get_context()
-        rank, world_size = context.get_world_rank(), context.get_world_size()
-        if world_size is not None and world_size > 1:
-            return Ranks(rank, world_size, "Ray Train")
-    return None

@@ -65,11 +65,9 @@ def steps_of_row(epochs: Epochs, row: int, state: Mapping[str, Any] | None) -> l
     last, position, seed = epochs.resumed(state)
     if seed.value is None:
         return []
-    # asked once: it looks at all objects of a process with an Accelerator
-    is_split = epochs.shares_batches(epochs.at(0, is_split=False).cut.world_size)
 
     def steps(epoch: int) -> list[tuple[int, int]]:
-        plan = epochs.at(epoch, seed=seed, is_split=is_split)
+        plan = epochs.at(epoch, seed=seed)
         return [(epoch, step) for step in _steps_of_row(plan, row, plan.cut.count if epoch < last else position)]
 
     # draws by weights are all computed again
