@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from reader.format.errors import IncompleteStoreError, StoreError
     from reader.format.manifest import Manifest
     from reader.loading.loader import MemmapLoader
-    from reader.planning.sizes import ConstantPixels
     from reader.store import ImageBatch, RaggedBatch, open_store
     from reader.transforms.affine import RandomAffine, RandomRotation
     from reader.transforms.color import ColorJitter, Normalize
@@ -54,7 +53,6 @@ _HOMES = {
         "format.errors": "IncompleteStoreError StoreError",
         "format.manifest": "Manifest",
         "loading.loader": "MemmapLoader",
-        "planning.sizes": "ConstantPixels",
         "store": "ImageBatch RaggedBatch open_store",
     }.items()
     for name in names.split()
@@ -65,7 +63,6 @@ __all__ = [
     "ColorJitter",
     "CompareReport",
     "Compose",
-    "ConstantPixels",
     "CutMix",
     "FixedSizeCrop",
     "GaussianBlur",

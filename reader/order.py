@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -22,8 +21,6 @@ from reader.rows import Rows
 # permutation (tests/loading/test_order.py); one more costs 20 % and changes nothing measurable.
 _ROUNDS = 4
 
-# While they are in the CPU's cache.
-_DRAWS_AT_A_TIME = 1 << 15
 # Positions of an order computed at a time: 40 % faster for 65,536 than for 4,096, and 512 kB.
 _CHUNK = 1 << 16
 # Where a window ends that there is none of.
@@ -56,44 +53,6 @@ def permuted(count: int, start: int, stop: int, *, seed: int, epoch: int = 0, pa
     return values.astype(np.int64)
 
 
-def place_of(count: int, value: int, *, seed: int, epoch: int = 0, part: int = 0) -> int:
-    """Return the position of a value in the permutation that `permuted` gives: its inverse, at the cost of one value.
-
-    Example:
-        >>> [place_of(5, value, seed=0) for value in permuted(5, 0, 5, seed=0).tolist()]
-        [0, 1, 2, 3, 4]
-    """
-    if count <= 1:
-        return 0
-    bits = max(2, (count - 1).bit_length())
-    keys, shift, modulus = _keys(seed, epoch, f"rows {part}"), (bits + 1) // 2, 1 << bits
-    rounds = [(pow(keys[2 * n] | 1, -1, modulus), keys[2 * n + 1]) for n in range(_ROUNDS)]
-    while True:
-        # each step of _scrambler undone; a shift by half of the bits or more undoes itself
-        value ^= value >> shift
-        for inverse, addend in reversed(rounds):
-            value = (value - addend) * inverse % modulus
-            value ^= value >> shift
-        value = (value - rounds[0][1]) % modulus
-        if value < count:
-            return value
-
-
-def draws_of(
-    cumulative: npt.NDArray[np.float64], row: int, start: int, stop: int, *, seed: int, epoch: int = 0
-) -> Rows:
-    """Return which of the draws [start, stop) that `drawn` gives are this row."""
-    total, least = float(cumulative[-1]), float(cumulative[row - 1]) if row else 0.0
-    most = math.inf if row == np.searchsorted(cumulative, total) else float(cumulative[row])
-    keys = _keys(seed, epoch, "draws")
-    # the row's share of all hashes, wider than doubles round
-    low = max(0, int(least / total * 2**53) - 2) << 11
-    size = min((min(2**53, int(min(1.0, most / total) * 2**53) + 3) << 11) - low, 2**64 - 1)
-    near = _hashed_to(low, size, start, stop, keys)
-    places = _uniform(near.astype(np.uint64), keys) * total
-    return near[(places >= least) & (places < most)]
-
-
 def drawn(cumulative: npt.NDArray[np.float64], start: int, stop: int, *, seed: int, epoch: int = 0) -> Rows:
     """Return draws [start, stop), with replacement, fixed by (seed, epoch), from the cumulative sums of weights."""
     uniform = _uniform(np.arange(start, stop, dtype=np.uint64), _keys(seed, epoch, "draws"))
@@ -105,13 +64,11 @@ def drawn(cumulative: npt.NDArray[np.float64], start: int, stop: int, *, seed: i
 class Window(NamedTuple):
     """Names positions [start, stop) of an epoch whose rows are read together.
 
-    node: which canonical node reads them, beside the windows of others; 0 where there is one. spans: their positions in the
-    dataset, [start, stop) each.
+    spans: their positions in the dataset, [start, stop) each.
     """
 
     start: int
     stop: int
-    node: int
     spans: list[tuple[int, int]]
 
     def positions(self) -> Rows:
@@ -151,10 +108,6 @@ class Order:
         """Compute the rows at positions [start, stop), both in [0, count]."""
         raise NotImplementedError
 
-    def places_of(self, row: int) -> Iterable[int]:
-        """Return the positions in the order at which a position of the dataset comes, rising: the inverse of `rows`."""
-        raise NotImplementedError
-
     def rows(self, start: int, stop: int) -> Rows:
         """Return the rows at [start, stop); the order is computed a chunk at a time."""
         if not self._chunk_start <= start <= stop <= self._chunk_start + len(self._chunk):
@@ -166,22 +119,14 @@ class Order:
         start, stop = step.start, step.stop
         return self.rows(start, stop) if stop <= self.count else passes(lambda _: self.rows, self.count, start, stop)
 
-    def is_repeated(self, place: int, missing: int) -> bool:
-        """Say whether the row at a place comes again where the last step of several ranks lacks so many rows."""
-        return place < missing
-
     def window_end(self, position: int) -> int:
         """Return where the window of a position ends, behind which rows are elsewhere; far away where there is none."""
         lap = position // self.count * self.count
         return lap + self._window_end(position - lap)
 
-    def windows(self, ranks: range, world_size: int) -> list[Window] | None:
+    def windows(self) -> list[Window] | None:
         """Return the windows that some ranks read, by their starts; None: rows of no two positions are read together."""
         return None
-
-    def windows_at_once(self, ranks: range, world_size: int) -> int:
-        """Return how many windows these ranks read beside each other."""
-        return 1
 
     def _window_end(self, position: int) -> int:
         return _NO_WINDOW
@@ -198,15 +143,11 @@ class Sequential(Order):
         """Compute the rows at [start, stop)."""
         return np.arange(start, stop, dtype=np.int64)
 
-    def places_of(self, row: int) -> list[int]:
-        """Return its position."""
-        return [row]
-
-    def windows(self, ranks: range, world_size: int) -> list[Window]:
+    def windows(self) -> list[Window]:
         """Return blocks one after the other."""
         starts = range(0, self.count, self._block_rows)
         stops = [min(start + self._block_rows, self.count) for start in starts]
-        return [Window(start, stop, 0, [(start, stop)]) for start, stop in zip(starts, stops, strict=True)]
+        return [Window(start, stop, [(start, stop)]) for start, stop in zip(starts, stops, strict=True)]
 
 
 class Permutation(Order):
@@ -220,10 +161,6 @@ class Permutation(Order):
         """Compute the rows at [start, stop)."""
         return permuted(self.count, start, stop, seed=self._seed, epoch=self._epoch)
 
-    def places_of(self, row: int) -> list[int]:
-        """Return its position."""
-        return [place_of(self.count, row, seed=self._seed, epoch=self._epoch)]
-
 
 class BlockOrder(Order):
     """Puts contiguous blocks in random order, and mixes rows inside a window of blocks: large reads, nearly full mixing.
@@ -233,19 +170,15 @@ class BlockOrder(Order):
 
     is_in_blocks = True
 
-    def __init__(
-        self, count: int, block: int, window: int, *, seed: int, epoch: int, first: int = 0, part: int = 0
-    ) -> None:
-        """Order rows [first, first + count), in blocks that begin at multiples of `block`; part: draws of its own."""
+    def __init__(self, count: int, block: int, window: int, *, seed: int, epoch: int) -> None:
         if min(block, window) < 1:
             raise OrderError(f"block is {block} rows and window {window} blocks, expected 1 or more.")
         super().__init__(count)
         self._window = window
-        self._seed, self._epoch, self._part = seed, epoch, part << 32
-        lowest = first // block
-        blocks = -(-(first + count) // block) - lowest
-        order = (lowest + permuted(blocks, 0, blocks, seed=seed, epoch=epoch, part=self._part)) * block
-        self._starts, self._stops = np.maximum(order, first), np.minimum(order + block, first + count)
+        self._seed, self._epoch = seed, epoch
+        blocks = -(-count // block)
+        self._starts = permuted(blocks, 0, blocks, seed=seed, epoch=epoch) * block
+        self._stops = np.minimum(self._starts + block, count)
         # [2, 0, 1] of 10 rows in blocks of 4 -> sizes [2, 4, 4], bounds [0, 2, 6, 10]
         self._bounds = np.concatenate([[0], np.cumsum(self._stops - self._starts)])
 
@@ -258,26 +191,14 @@ class BlockOrder(Order):
             start += len(pieces[-1])
         return np.concatenate(pieces)
 
-    def places_of(self, row: int) -> list[int]:
-        """Return its position."""
-        # blocks begin at multiples, but for the first, which may be cut
-        block = int(np.flatnonzero((self._starts <= row) & (row < self._stops))[0])
-        window = block // self._window
-        first_block = window * self._window
-        bounds = self._bounds[first_block : first_block + self._window + 1].tolist()
-        inside = int(self._bounds[block]) + row - int(self._starts[block]) - bounds[0]
-        part = self._part + window + 1
-        place = place_of(bounds[-1] - bounds[0], inside, seed=self._seed, epoch=self._epoch, part=part)
-        return [bounds[0] + place]
-
-    def windows(self, ranks: range, world_size: int) -> list[Window]:
+    def windows(self) -> list[Window]:
         """Return the windows, each with its blocks."""
         windows = list[Window]()
         for first in range(0, len(self._starts), self._window):
             blocks = slice(first, first + self._window)
             spans = list(zip(self._starts[blocks].tolist(), self._stops[blocks].tolist(), strict=True))
             stop = min(first + self._window, len(self._starts))
-            windows.append(Window(int(self._bounds[first]), int(self._bounds[stop]), 0, spans))
+            windows.append(Window(int(self._bounds[first]), int(self._bounds[stop]), spans))
         return windows
 
     def _window_end(self, position: int) -> int:
@@ -289,144 +210,10 @@ class BlockOrder(Order):
         first_block = number * self._window
         bounds = self._bounds[first_block : first_block + self._window + 1]
         first, last = int(bounds[0]), int(bounds[-1])
-        span, part = (start - first, min(stop, last) - first), self._part + number + 1
+        span, part = (start - first, min(stop, last) - first), number + 1
         mixed = first + permuted(last - first, *span, seed=self._seed, epoch=self._epoch, part=part)
         block = np.searchsorted(bounds, mixed, side="right") - 1
         return self._starts[first_block + block] + mixed - bounds[block]
-
-
-@dataclass(frozen=True)
-class CanonicalNodes:
-    """Shares an epoch's order of `count` rows among a fixed number of canonical nodes, whatever real nodes read for them.
-
-    Node c has rows [first(c), first(c) + rows(c)) in every epoch, in an order of its own. Position p of the epoch is place
-    p // nodes of the order of node p % nodes. Inside a step the positions of one node are neighbors, so that ranks, which come
-    node by node, read the rows of few.
-    """
-
-    count: int
-    nodes: int
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.nodes <= self.count:
-            raise OrderError(f"canonical_nodes is {self.nodes}, expected 1 to {self.count}, the rows of an epoch.")
-
-    def __str__(self) -> str:
-        return f"{self.nodes} canonical nodes"
-
-    @property
-    def identity(self) -> Rows:
-        """The numbers by which orders of another number of nodes differ, and those without nodes: int64[2]."""
-        return np.array([0, self.nodes])
-
-    def check_step(self, cut: Cut) -> None:
-        """Raise OrderError where the nodes do not share a step of all ranks evenly."""
-        if cut.full_step % self.nodes:
-            raise OrderError(
-                f"a step has {cut.full_step} rows, batch_size {cut.batch_size} x world_size {cut.world_size}, expected a"
-                f" multiple of canonical_nodes, {self.nodes}. Change batch_size."
-            )
-
-    def fetches(self, real_nodes: int) -> bool:
-        """Say whether each of so many real nodes reads whole nodes, so that no two of them fetch the same rows."""
-        return self.nodes % real_nodes == 0
-
-    def turn(self, position: int) -> tuple[int, int]:
-        """Return which place of which node's order a position of the epoch is."""
-        return divmod(position, self.nodes)
-
-    def position(self, turn: int, node: int) -> int:
-        """Return which position of the epoch a place of a node's order is."""
-        return turn * self.nodes + node
-
-    def of_row(self, row: int) -> int:
-        """Return the node that has a row."""
-        return next(node for node in range(self.nodes) if row < self.first(node + 1))
-
-    def of_ranks(self, ranks: range, world_size: int) -> range:
-        """Return the nodes whose rows ranks read, the short last step of an epoch aside."""
-        return range(ranks.start * self.nodes // world_size, -(-ranks.stop * self.nodes // world_size))
-
-    def first(self, node: int) -> int:
-        """Return the first row of a node."""
-        return node * (self.count // self.nodes) + min(node, self.count % self.nodes)
-
-    def rows(self, node: int) -> int:
-        """Return how many rows a node has."""
-        return self.first(node + 1) - self.first(node)
-
-    def pieces(self, position: int, size: int, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """Return (node, start, stop) of the nodes' orders for places [start, stop) of the step at a position, of `size` rows.
-
-        Example:
-            >>> CanonicalNodes(count=100, nodes=2).pieces(8, 8, 2, 6)
-            [(0, 6, 8), (1, 4, 6)]
-        """
-        pieces, before = [], 0
-        for node in range(self.nodes):
-            low, high = (-(-max(0, at - node) // self.nodes) for at in (position, position + size))
-            # [8, 16) of 2 nodes -> [4, 8) of each
-            piece = max(start - before, 0) + low, min(stop - before, high - low) + low
-            if piece[0] < piece[1]:
-                pieces.append((node, *piece))
-            before += high - low
-        return pieces
-
-
-class NodeBlocks(Order):
-    """Lets canonical nodes share the rows, each in a `BlockOrder` of its own."""
-
-    is_in_blocks = True
-
-    def __init__(self, nodes: CanonicalNodes, block: int, window: int, *, seed: int, epoch: int) -> None:
-        super().__init__(nodes.count)
-
-        @functools.cache
-        def of_node(node: int) -> BlockOrder:
-            count, first = nodes.rows(node), nodes.first(node)
-            return BlockOrder(count, block, window, seed=seed, epoch=epoch, first=first, part=node)
-
-        self._nodes, self._of_node = nodes, of_node
-
-    def compute(self, start: int, stop: int) -> Rows:
-        """Raise NotImplementedError: how rows of nodes follow each other depends on the step, see `of_step`."""
-        raise NotImplementedError
-
-    def is_repeated(self, place: int, missing: int) -> bool:
-        """Say whether the row at a place comes again, as each node's first rows do."""
-        turn, node = self._nodes.turn(place)
-        repeated = self._nodes.pieces(self.count, missing, 0, missing)
-        return any(turn < stop - self._nodes.rows(node) for of, _, stop in repeated if of == node)
-
-    def places_of(self, row: int) -> list[int]:
-        """Return its position."""
-        node = self._nodes.of_row(row)
-        return [self._nodes.position(place, node) for place in self._of_node(node).places_of(row)]
-
-    def of_step(self, step: Step) -> Rows:
-        """Return the rows at [start, stop) of a step, in which the rows of a node are neighbors."""
-        position, size = step.position, step.rows
-        start, stop = step.start - position, step.stop - position
-        # repeated rows come last in the step, where frameworks drop them when they gather
-        once = min(size, self.count - position)
-        pieces = self._nodes.pieces(position, once, start, stop)
-        if once < size:
-            pieces += self._nodes.pieces(self.count, size - once, start - once, stop - once)
-        return np.concatenate([self._of_node(node).of_step(Step(0, 0, 0, low, high)) for node, low, high in pieces])
-
-    def windows(self, ranks: range, world_size: int) -> list[Window]:
-        """Return the windows of the nodes that ranks read, by their starts."""
-        position = self._nodes.position
-        return sorted(
-            # row 6 of the order of node 1 of 4 is position 25
-            Window(position(window.start, node), position(window.stop, 0), node, window.spans)
-            for node in self._nodes.of_ranks(ranks, world_size)
-            for window in self._of_node(node).windows(ranks, world_size)
-        )
-
-    def windows_at_once(self, ranks: range, world_size: int) -> int:
-        """Return how many nodes the ranks read."""
-        return len(self._nodes.of_ranks(ranks, world_size))
 
 
 class Draws(Order):
@@ -439,53 +226,6 @@ class Draws(Order):
     def compute(self, start: int, stop: int) -> Rows:
         """Compute the rows at [start, stop)."""
         return drawn(self._cumulative, start, stop, seed=self._seed, epoch=self._epoch)
-
-    def places_of(self, row: int) -> list[int]:
-        """Return the draws of it; all draws are computed again."""
-        draws = draws_of(self._cumulative, row, 0, self.count, seed=self._seed, epoch=self._epoch)
-        return [int(draw) for draw in draws]
-
-
-class Passes(Order):
-    """Takes a part of passes over `pass_rows` rows that follow each other.
-
-    one_pass: gives the order of each pass. first: where the epoch begins in all passes together.
-    """
-
-    def __init__(self, count: int, one_pass: Callable[[int], Order], pass_rows: int, first: int) -> None:
-        super().__init__(count)
-        self._one_pass, self._pass_rows = functools.lru_cache(maxsize=2)(one_pass), pass_rows
-        self._first, self._stop = first, first + count
-        self.is_in_blocks = self._one_pass(first // pass_rows).is_in_blocks
-
-    def compute(self, start: int, stop: int) -> Rows:
-        """Compute the rows at [start, stop)."""
-        first = self._first
-        return passes(lambda number: self._one_pass(number).compute, self._pass_rows, first + start, first + stop)
-
-    def places_of(self, row: int) -> list[int]:
-        """Return its positions."""
-        places = [before + place for before, each in self._each_pass() for place in each.places_of(row)]
-        return [place for place in places if 0 <= place < self.count]
-
-    def windows(self, ranks: range, world_size: int) -> list[Window] | None:
-        """Return the windows of the passes that the epoch has a part of; None: they have none."""
-        windows = list[Window]()
-        for before, each in self._each_pass():
-            if (of_pass := each.windows(ranks, world_size)) is None:
-                return None
-            windows += [window._replace(start=before + window.start, stop=before + window.stop) for window in of_pass]
-        return [window for window in windows if window.stop > 0 and window.start < self.count]
-
-    def _each_pass(self) -> Iterator[tuple[int, Order]]:
-        """Yield where each pass begins that the epoch has a part of, counted from the epoch's beginning, and its order."""
-        for number in range(self._first // self._pass_rows, -(-self._stop // self._pass_rows)):
-            yield number * self._pass_rows - self._first, self._one_pass(number)
-
-    def _window_end(self, position: int) -> int:
-        done, inside = divmod(self._first + position, self._pass_rows)
-        stop = done * self._pass_rows + self._one_pass(done).window_end(inside) - self._first
-        return min(stop, self.count)
 
 
 @dataclass(frozen=True)
@@ -582,16 +322,6 @@ def _scrambler(word: type[_Word], bits: int, keys: list[int]) -> Callable[[npt.N
         return values
 
     return scramble
-
-
-def _hashed_to(low: int, size: int, start: int, stop: int, keys: list[int]) -> Rows:
-    """Return which of the counters [start, stop) have a hash in [low, low + size]."""
-    scramble, found = _scrambler(np.uint64, 64, keys), [np.zeros(0, np.int64)]
-    for first in range(start, stop, _DRAWS_AT_A_TIME):
-        hashed = scramble(np.arange(first, min(stop, first + _DRAWS_AT_A_TIME), dtype=np.uint64))
-        hashed -= np.uint64(low)
-        found.append(first + np.flatnonzero(hashed <= np.uint64(size)))
-    return np.concatenate(found)
 
 
 def _uniform(counters: npt.NDArray[np.uint64], keys: list[int]) -> npt.NDArray[np.float64]:

@@ -23,7 +23,7 @@ from reader.device.resident import Resident
 from reader.device.transfer import CudaCopier
 from reader.loading.finish import Finish, Unfinished
 from reader.loading.prefetch import Claim, Group, InProgress, overlapped
-from reader.loading.remote_ahead import RemoteAhead, check_nodes, check_order
+from reader.loading.remote_ahead import RemoteAhead, check_order
 from reader.memory.places import Place
 from reader.memory.read_ahead import AHEAD_SHARE, ReadAhead
 from reader.memory.residency import choose, is_cold
@@ -52,9 +52,6 @@ def gathering_of(plan: EpochPlan, device: torch.device, asked: str, ranks: Ranks
     chosen = choose(asked, len(dataset) * dataset.manifest.row_bytes)
     _log.info("%s: order %s, %s, residency %s", dataset.path, plan.orders.text, ranks, chosen)
     check_order(plan)
-    if ranks.is_known:
-        plan.orders.check_step(plan.cut)
-        check_nodes(plan)
     resident = Resident(dataset, device) if chosen == "gpu" else None
     return Gathering(dataset, device, prefetch=prefetch, residency=chosen, resident=resident)
 

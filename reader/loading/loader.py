@@ -22,15 +22,11 @@ from reader.loading.gathering import gathering_of
 from reader.loading.iteration import Iteration, Pass
 from reader.loading.options import Options, Weights, checked_device
 from reader.loading.prefetch import Feed, LoopItem
-from reader.loading.remote_ahead import check_nodes
 from reader.planning.epochs import Epochs
 from reader.planning.given_sampler import Item
 from reader.planning.orders import Orders
 from reader.planning.plan import EpochPlan
 from reader.planning.ranks import Ranks, ranks_expected, ranks_here, share_of_cpus
-from reader.planning.seen import rows_of_step, steps_of_row
-from reader.planning.sizes import BatchSize, Size, Sizes, with_sides
-from reader.rows import Rows
 from reader.tuning import tuning
 
 
@@ -113,19 +109,16 @@ class MemmapLoader:
     def __init__(  # noqa: PLR0913 (its options, by keyword)
         self,
         dataset: Dataset[Any],
-        batch_size: BatchSize,
+        batch_size: int,
         *,
         shuffle: bool | str | None = False,
         seed: int | None = None,
         drop_last: bool = False,
         weights: Weights | None = None,
         sampler: Iterable[Item] | None = None,
-        epoch_rows: int | None = None,
         pad: bool = True,
-        canonical_nodes: int | None = None,
         device: str | torch.device = "cpu",
         transform: Transform | None = None,
-        size: Size | None = None,
         prefetch: int = 2,
         threads: int | None = None,
         rank: int | None = None,
@@ -138,15 +131,12 @@ class MemmapLoader:
             ignored=ignored,
             dataset=dataset,
             batch_size=batch_size,
-            size=size,
             shuffle=shuffle,
             seed=seed,
             drop_last=drop_last,
             weights=weights,
             sampler=sampler,
-            epoch_rows=epoch_rows,
             pad=pad,
-            canonical_nodes=canonical_nodes,
             device=device,
             transform=transform,
             prefetch=prefetch,
@@ -173,16 +163,11 @@ class MemmapLoader:
             options.shuffle,
             weights=options.weights,
             sampler=options.sampler,
-            canonical_nodes=options.canonical_nodes,
             drop_last=options.drop_last,
-            epoch_rows=options.epoch_rows,
             pad=options.pad,
         )
-        sizes = Sizes(options.size, options.batch_size)
-        self.epochs = Epochs(orders, given=options.given_ranks, seed=options.seed, sizes=sizes)
+        self.epochs = Epochs(orders, options.batch_size, given=options.given_ranks, seed=options.seed)
         plan = self.epochs.plan
-        if (sides := self.epochs.sizes.sides(0)) is not None:
-            with_sides(self.transform, sides)
         self.gathering = gathering_of(
             plan,
             self.device,
@@ -190,8 +175,6 @@ class MemmapLoader:
             ranks,
             prefetch=self.prefetch,
         )
-        # whose nodes a cache was checked for; None: nobody knows them yet
-        self._checked = ranks if ranks.is_known else None
         self.residency, self.resident = self.gathering.residency, self.gathering.resident
         self._feeds: set[Feed[LoopItem]] = set()
 
@@ -243,14 +226,9 @@ class MemmapLoader:
         if is_sent:
             # this may be a process that was forked since
             checked_device("device", self.device)
-        if plan.ranks != self._checked:
-            check_nodes(plan)
-            self._checked = plan.ranks
         progress = self.epochs.begin(plan)
         items = plan.items() if items is None else items
         transform = self.transform
-        if (sides := progress.sides) is not None:
-            transform = with_sides(transform, sides)
         is_worked_on = transform is not None or is_sent
         group_bytes = tuning().transformed_group_bytes if is_worked_on else tuning().batch_group_bytes
         finish = Finish(plan, transform, as_tuple=self.as_tuple, on_device=is_sent, threads=self.threads)
@@ -277,41 +255,6 @@ class MemmapLoader:
             ValueError: epoch is not 0 or more.
         """
         self.epochs.set_epoch(epoch)
-
-    def set_size(self, size: int | tuple[int, int]) -> None:
-        """Set the size of crops, pixels or (height, width), from the next epoch on; raises ValueError without size=."""
-        self.epochs.sizes.set(size)
-
-    def rows(self, epoch: int, step: int, rank: int | None = None) -> Rows:
-        """Return which rows of `dataset` a step of an epoch takes, int64[B], without reading them; steps count from 0.
-
-        rank: the rows of this rank; None: of all ranks, one after the other. Batch size and world size are those of the loader.
-
-        Raises:
-            IndexError: the epoch has no such step, or there is no such rank.
-            ValueError: rows come from a sampler, no seed is chosen yet and the order has one, or epoch is not 0 or more.
-
-        Examples:
-            >>> from pixpack import MemmapDataset
-            >>> loader = MemmapLoader(MemmapDataset(store_path), batch_size=8, shuffle=True, seed=0)
-            >>> rows = loader.rows(epoch=3, step=1)
-            >>> (3, 1) in loader.steps_of(int(rows[0]), {**loader.state_dict(), "epoch": 4})
-            True
-        """
-        return rows_of_step(self.epochs, epoch, step, rank)
-
-    def steps_of(self, row: int, state: Mapping[str, Any] | None = None) -> list[tuple[int, int]]:
-        """Return (epoch, step) of each step that took a row of `dataset`, before a state; None: before that of this loader.
-
-        A step that took it several times, as weights may draw it, comes as often. Every epoch before the state's counts in
-        full, with the batch size and world size of this loader.
-
-        Raises:
-            IndexError: there is no such row.
-            ValueError: rows come from a sampler, the state is of another store, order or seed, or there is none and this
-                loader has given no batch yet.
-        """
-        return steps_of_row(self.epochs, row, state)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the loop, after the last batch that the caller got, as a few integers."""

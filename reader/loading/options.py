@@ -22,7 +22,6 @@ from reader.dataset.samples import Transform
 from reader.memory.residency import RESIDENCIES
 from reader.planning.given_sampler import GivenSampler
 from reader.planning.ranks import Ranks, given_ranks
-from reader.planning.sizes import BatchSize, Size
 from reader.transforms.random import integer
 
 Weights = Sequence[float] | torch.Tensor | npt.NDArray[np.floating]
@@ -94,10 +93,6 @@ def _number(
         return number
 
     return check
-
-
-def _number_or_function(name: str, value: Any) -> BatchSize:
-    return value if callable(value) else integer(name, value)
 
 
 def _shuffle(name: str, shuffle: Any) -> bool | str:
@@ -187,17 +182,13 @@ class Options:
 
     ignored: Annotated[None, _ignored]
     dataset: Annotated[MemmapDataset, _dataset]
-    batch_size: Annotated[BatchSize, _number_or_function]
-    # `Sizes` checks it for each epoch, as it may be a function
-    size: Size | None
+    batch_size: Annotated[int, _number(1, or_none=False)]
     shuffle: Annotated[bool | str, _shuffle]
     seed: Annotated[int | None, _number()]
     drop_last: Annotated[bool, _truth]
     weights: Annotated[npt.NDArray[np.float64] | None, _weights, "dataset"]
     sampler: Annotated[GivenSampler | None, _sampler]
-    epoch_rows: Annotated[int | None, _number(1)]
     pad: Annotated[bool, _truth]
-    canonical_nodes: Annotated[int | None, _number()]
     device: Annotated[torch.device, checked_device]
     transform: Transform | None
     prefetch: Annotated[int, _number(0, _MOST_AHEAD, or_none=False)]

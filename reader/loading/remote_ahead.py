@@ -22,7 +22,6 @@ from reader.memory.spans import Spans
 from reader.order import Window
 from reader.planning.orders import window_bytes
 from reader.planning.plan import EpochPlan
-from reader.planning.ranks import ranks_here
 from reader.profiling import stage
 from reader.remote.presence import RemoteStore
 from reader.rows import Rows, Steps
@@ -46,10 +45,9 @@ class RemoteAhead(InFile):
         self._dataset, self._remote = plan.dataset, remote
         manifest = plan.dataset.manifest
         self._plan_index = plan_blocks(plan, remote)
-        windows = plan.order().windows_at_once(plan.host_ranks, plan.cut.world_size)
         self._row_bytes = manifest.row_bytes
         # a small cache holds a window too, which is read now, and what the next epoch begins with
-        current, most = windows * window_bytes(manifest), windows * _AHEAD_BYTES
+        current, most = window_bytes(manifest), _AHEAD_BYTES
         free = (remote.limit - current) // 2 if remote.limit else most
         self._most_bytes = max(0, min(most, free))
         # further ahead, blocks that are read before them would have to go
@@ -169,8 +167,7 @@ def check_order(plan: EpochPlan) -> None:
     if remote is None or (limit := remote.short_limit) is None:
         return
     all_bytes = remote.folder.starts[-1]
-    if plan.orders.nodes is None:
-        _check_windows(plan, remote, limit)
+    _check_windows(plan, remote, limit)
     if plan.orders.name in ("full", "weighted"):
         rows = max(1, remote.folder.largest // plan.dataset.manifest.row_bytes)
         times = max(1.0, rows * (1 - limit / all_bytes))
@@ -181,55 +178,24 @@ def check_order(plan: EpochPlan) -> None:
         )
 
 
-def check_nodes(plan: EpochPlan) -> None:
-    """Refuse a cache that is too small for the canonical nodes that this host reads, and warn where nodes fetch the same blocks.
-
-    For when the ranks are known.
-
-    Raises:
-        ValueError: the cache cannot hold a window of blocks of each of them.
-    """
-    remote = plan.dataset.remote
-    if remote is None:
-        return
-    nodes, ranks = plan.orders.nodes, plan.ranks
-    if nodes is not None and (limit := remote.short_limit) is not None:
-        _check_windows(plan, remote, limit)
-    real = -(-ranks.world_size // ranks_here(ranks))
-    if nodes is not None and not nodes.fetches(real):
-        _log.warning(
-            "%s: %d nodes read %s, and some of these are fetched by several. Give canonical_nodes= a multiple of"
-            " the number of nodes.",
-            *(remote.url, real, nodes),
-        )
-    elif nodes is None and real > 1 and not remote.is_complete:
-        _log.warning(
-            "%s: %d nodes read rows from everywhere, and each fetches all of the store: %d times its %s in the first epoch. Use"
-            " shuffle='block' with canonical_nodes=%d, or a multiple of that.",
-            *(remote.url, real, real, size_text(remote.folder.starts[-1]), real),
-        )
-
-
 def _check_windows(plan: EpochPlan, remote: RemoteStore, limit: int) -> None:
     """Refuse a limit below what windows of blocks that are read at once take."""
-    room, largest = remote.folder.room, dict[int, int]()
+    room = remote.folder.room
     # as if an epoch began now: the seed may be chosen later
     first = replace(plan, number=0, position=0, seed=plan.seed.chosen(plan.cut.world_size))
     if not first.order().is_in_blocks:
         return
-    for window, blocks in _blocks_of_windows(first, remote) or ():
-        largest[window.node] = max(largest.get(window.node, 0), sum(map(room, blocks)))
-    if limit < (need := sum(largest.values())):
-        what = "a window" if len(largest) == 1 else f"a window each of {len(largest)} canonical nodes"
+    need = max((sum(map(room, blocks)) for _, blocks in _blocks_of_windows(first, remote) or ()), default=0)
+    if limit < need:
         raise ValueError(
-            f"cache_size is {size_text(limit)}, and {what} of shuffle='block' needs up to {size_text(need)}. Give"
+            f"cache_size is {size_text(limit)}, and a window of shuffle='block' needs up to {size_text(need)}. Give"
             " cache_size of twice that or more."
         )
 
 
 def _blocks_of_windows(plan: EpochPlan, remote: RemoteStore) -> list[tuple[Window, list[int]]] | None:
     """Return the windows of an epoch that this host reads, each with the blocks of the store that hold its rows."""
-    windows = plan.order().windows(plan.host_ranks, plan.cut.world_size)
+    windows = plan.order().windows()
     if windows is None:
         return None
     dataset = plan.dataset

@@ -14,7 +14,6 @@ from reader.format.shown import brief
 from reader.planning.orders import Orders
 from reader.planning.plan import EpochPlan, SampledPlan, Seed
 from reader.planning.ranks import Ranks, ranks_expected, ranks_now
-from reader.planning.sizes import Sizes
 from reader.transforms.random import integer
 
 _log = logging.getLogger("pixpack")
@@ -27,13 +26,11 @@ _ORDERS = ("sequential", "full", "block", "weighted", "sampler")
 class Progress:
     """Says where the newest iterator is; it remains the loader's state after that iterator is collected.
 
-    sides: (height, width) of crops, where the loader was given a size.
     is_over: no rank has a batch behind the position.
     """
 
     plan: EpochPlan
     position: int
-    sides: tuple[int, int] | None = None
     finished: bool = False
     is_over: bool = False
 
@@ -58,14 +55,13 @@ class Epochs:
         orders: of all epochs.
         given: ranks that the program gave.
         seed: None: it is chosen when the first epoch begins.
-        sizes: of crops and batches.
 
     Raises:
         ValueError, OrderError: as `at`.
     """
 
-    def __init__(self, orders: Orders, *, given: Ranks | None, seed: int | None, sizes: Sizes) -> None:
-        self.orders, self.sizes = orders, sizes
+    def __init__(self, orders: Orders, batch_size: int, *, given: Ranks | None, seed: int | None) -> None:
+        self.orders, self._batch_size = orders, batch_size
         self._given, self.seed = given, Seed.given(seed)
         self.next = (0, 0)
         self.has_started = False
@@ -91,8 +87,7 @@ class Epochs:
         """
         if ranks is None:
             ranks = self.plan.ranks if self.has_started else ranks_expected(self._given)
-        batch_size = self.sizes.batch_size(epoch, position)
-        cut = self.orders.cut(batch_size, ranks.rank, ranks.world_size)
+        cut = self.orders.cut(self._batch_size, ranks.rank, ranks.world_size)
         kind = EpochPlan if self.orders.sampler is None else SampledPlan
         return kind(self.orders, cut, self.seed if seed is None else seed, epoch, position)
 
@@ -116,7 +111,6 @@ class Epochs:
         """
         ranks = ranks_now(self._given)
         plan = self.at(*self.next, ranks=ranks, seed=self.seed.chosen(ranks.world_size))
-        self.orders.check_step(plan.cut)
         self.plan = plan
         self.seed, self.has_started = plan.seed, True
         return plan
@@ -128,9 +122,7 @@ class Epochs:
             OrderError: canonical nodes do not share a step evenly.
             ValueError: there is no size for the epoch.
         """
-        self.orders.check_step(plan.cut)
-        sides = self.sizes.begin(plan.number, plan.position)
-        progress = Progress(plan, plan.position, sides, is_over=plan.is_over(plan.position))
+        progress = Progress(plan, plan.position, is_over=plan.is_over(plan.position))
         # without a call between them: Ctrl-C, which may come behind one, would leave an epoch out
         self.plan, self.next, self.progress = plan, (plan.number + 1, 0), progress
         if self.orders.sampler is not None:
@@ -162,7 +154,7 @@ class Epochs:
             epoch, position = self.progress.plan.number, self.progress.position
             if self.progress.is_over:
                 epoch, position = epoch + 1, 0
-        return {"epoch": epoch, "position": position} | self._identity() | self.sizes.state(epoch, position)
+        return {"epoch": epoch, "position": position} | self._identity()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the next pass resume from a state, also one taken with another batch_size or world size.
@@ -175,7 +167,6 @@ class Epochs:
         self.progress.finished = True
         if self.orders.sampler is not None:
             self.orders.sampler.set_epoch(epoch)
-        self.sizes.load(state)
 
     def resumed(self, state: Mapping[str, Any]) -> Resumed:
         """Return where a state says that the loop continues; changes nothing.

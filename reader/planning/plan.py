@@ -21,7 +21,7 @@ from reader.dataset.dataset import MemmapDataset
 from reader.order import Cut, Order
 from reader.planning.given_sampler import GivenSampler, Item, sampled_rows
 from reader.planning.orders import Orders
-from reader.planning.ranks import Ranks, ranks_here
+from reader.planning.ranks import Ranks
 from reader.rows import Rows, Steps
 
 _GIVEN, _OF_STATE, _OF_RANKS = "as given", "of the loaded state", "as on all ranks"
@@ -137,13 +137,6 @@ class EpochPlan:
     def first_cut(self) -> Cut:
         """The cut of rank 0, which has the last step even where only some ranks do."""
         return replace(self.cut, rank=0)
-
-    @property
-    def host_ranks(self) -> range:
-        """The ranks of this host, as far as it is known."""
-        here = ranks_here(self.ranks)
-        first = self.cut.rank // here * here
-        return range(first, min(first + here, self.cut.world_size))
 
     @property
     def length(self) -> int | str:
