@@ -1,65 +1,23 @@
 """Calls the transform of a batch, gives it the form that the loop wants, and decides which thread does so.
 
-Gives the thread that does it the modes of torch of the one that began the epoch: autocast, no_grad, inference_mode, the default
-device. Knows neither which rows come, nor where they are read from.
+Knows neither which rows come, nor where they are read from.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils import _pytree as pytree
 
 from reader.dataset.samples import Transform
 from reader.epoch import in_epoch, on_threads_of, stamped
-from reader.memory.parts import in_parts
 from reader.planning.plan import EpochPlan
 from reader.profiling import stage
 from reader.rows import rows_named
-from reader.store import Batch, ImageBatch, RaggedBatch, plain
+from reader.store import Batch, plain
 from reader.transforms.composition import flat, in_turn
-
-_KINDS = ("cpu", "cuda")
-
-
-@dataclass(frozen=True)
-class Modes:
-    """Torch's modes of a thread; autocast: for each kind of device whether it is on, and its dtype."""
-
-    has_grad: bool
-    is_inference: bool
-    autocast: tuple[tuple[bool, torch.dtype], ...]
-    device: torch.device
-
-    @classmethod
-    def here(cls) -> Modes:
-        """Return the modes of this thread."""
-        autocast = tuple((torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _KINDS)
-        return cls(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast, torch.get_default_device())
-
-    @contextlib.contextmanager
-    def entered(self) -> Iterator[None]:
-        """Run what is inside in these modes; a thread that has them is left alone."""
-        now = Modes.here()
-        if now == self:
-            yield
-            return
-        with contextlib.ExitStack() as stack:
-            if now.device != self.device:
-                stack.enter_context(self.device)
-            if now.is_inference != self.is_inference:
-                stack.enter_context(torch.inference_mode(self.is_inference))
-            # inference_mode sets the other one too
-            stack.enter_context(torch.set_grad_enabled(self.has_grad))
-            for kind, (is_on, dtype) in zip(_KINDS, self.autocast, strict=True):
-                stack.enter_context(torch.autocast(kind, dtype, enabled=is_on))
-            yield
 
 
 class Unfinished(NamedTuple):
@@ -71,16 +29,15 @@ class Unfinished(NamedTuple):
 
 
 class Finish:
-    """Runs the transform of an epoch's batches, and gives the caller the form that it wants; may be sent to another process.
+    """Runs the transform of an epoch's batches, and gives the caller the form that it wants.
 
     `in_feeder` runs in the thread that gathers batches, `in_caller` in the caller's. On the CPU the first steps of the transform
     run in the feeder, as far as they are of this package: what a program gives may draw from generators that its training uses
-    too. Of a batch for a CUDA device only a crop that reads levels runs there, before the batch is sent; the others run on the
-    device, on the caller's stream. Both parts run under torch's modes of the thread that began the epoch.
+    too. The steps of a batch for a CUDA device run there, on the caller's stream.
 
     Args:
         plan: of the epoch.
-        transform: with the size that its crops have in the epoch.
+        transform: of the epoch.
         threads: that steps run on, on the CPU.
         on_device: batches are sent to a CUDA device between `in_feeder` and `in_caller`.
     """
@@ -100,14 +57,13 @@ class Finish:
         # whether something is left to do in the caller's thread
         self.is_left = on_device or bool(self._rest)
         self.transform = transform
-        self._dataset, self._epoch, self._seed = plan.dataset, plan.number, plan.seed_value
+        self._dataset, self._epoch, self._seed = plan.dataset, plan.number, plan.seed
         # somebody may ask a batch what its random numbers depend on, or for its texts
         self._is_seen = transform is not None or not as_tuple
         is_marked = self._is_seen or plan.dataset.opened_store.text_file is not None
         self._is_marked_last = is_marked and (on_device or not self._first)
         self._threads, self._as_tuple = threads, as_tuple
         self._by_name = plan.dataset.names_targets
-        self._modes = Modes.here()
 
     def __call__(self, batch: Batch, start: int) -> object:
         """Do all of it in this thread; start: position of the batch's first row in the order of the epoch."""
@@ -141,61 +97,18 @@ class Finish:
     def _run(self, steps: list[Transform], result: object, rows: torch.Tensor | None) -> object:
         """Call steps of the transform in what they are to run in."""
         named = rows_named(self._dataset.path, rows)
-        with (
-            named,
-            stage("transform"),
-            in_epoch(self._epoch),
-            on_threads_of(self._threads),
-            self._modes.entered(),
-        ):
-            return self._transformed(steps, result)
-
-    def _transformed(self, steps: list[Transform], result: object) -> object:
-        """Call steps; what they do to each row by itself, on the CPU, on several threads."""
-        if self._threads == 1 or not isinstance(result, Batch) or result.pixels.device.type != "cpu":
-            return _called(functools.partial(in_turn, steps), result)
-
-        def in_modes(chain: list[Transform], part: object) -> object:
-            with self._modes.entered():
-                return in_turn(chain, part)
-
-        finished: object = result
-        # the compiled part takes whole batches; it does not move masks
-        is_full_batch = not _has_masks(result)
-        for is_in_parts, run in itertools.groupby(steps, functools.partial(_is_in_parts, is_full_batch)):
-            chain = list(run)
-            call = functools.partial(in_modes, chain)
-            # parts are joined to images of one size
-            is_one_size = isinstance(finished, ImageBatch) or not getattr(chain[0], "keeps_sizes", False)
-            is_cut = is_in_parts and isinstance(finished, Batch) and is_one_size
-            finished = _called(functools.partial(in_parts, call, threads=self._threads) if is_cut else call, finished)
-        return finished
-
-
-class Versions:
-    """Knows how often each tensor of a batch was changed in place up to now; tensors that do not count it are left out."""
-
-    def __init__(self, result: object) -> None:
-        leaves = result.values(True, True) if isinstance(result, Batch) else pytree.tree_leaves(result)
-        tensors = [each for each in leaves if isinstance(each, torch.Tensor) and not each.is_inference()]
-        self._before = [(tensor, tensor._version) for tensor in tensors]
-
-    def have_changed(self) -> bool:
-        """Say whether one was changed since."""
-        return any(tensor._version != version for tensor, version in self._before)
+        with named, stage("transform"), in_epoch(self._epoch), on_threads_of(self._threads):
+            try:
+                return in_turn(steps, result)
+            except StopIteration as e:
+                raise RuntimeError(
+                    "the transform raised StopIteration, which would end the loop as if all were read."
+                ) from e
 
 
 def _may_run_in_feeder(transform: object) -> bool:
     """Say whether a transform is of this package, and all that it calls: those draw nothing from generators of the process."""
     return all(map(_is_of_reader, _with_inner(transform)))
-
-
-def _is_by_row(transform: object) -> bool:
-    """Say whether a transform, and all that it calls, is of this package and makes of a row the same in any batch."""
-    needs = ("needs_full_batch", "has_own_threads")
-    return all(
-        _is_of_reader(each) and not any(getattr(each, name, False) for name in needs) for each in _with_inner(transform)
-    )
 
 
 def _with_inner(transform: object) -> Iterator[object]:
@@ -206,22 +119,5 @@ def _with_inner(transform: object) -> Iterator[object]:
             yield from _with_inner(each)
 
 
-def _is_in_parts(is_full_batch: bool, transform: object) -> bool:
-    """Say whether a transform is called with some rows at a time; is_full_batch: not where the compiled part takes a batch."""
-    return _is_by_row(transform) and not (is_full_batch and getattr(transform, "is_compiled", False))
-
-
-def _has_masks(batch: Batch) -> bool:
-    is_beside = isinstance(batch, RaggedBatch) and batch.mask_offsets is not None
-    return is_beside or (batch.extras is not None and batch.extras.get("masks", None) is not None)
-
-
 def _is_of_reader(transform: object) -> bool:
     return type(transform).__module__.startswith(("reader.transforms.", "reader.loading."))
-
-
-def _called(transform: Transform, batch: object) -> object:
-    try:
-        return transform(batch)
-    except StopIteration as e:
-        raise RuntimeError("the transform raised StopIteration, which would end the loop as if all were read.") from e

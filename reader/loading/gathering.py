@@ -11,7 +11,7 @@ import functools
 import logging
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from reader.dataset.dataset import MemmapDataset
 from reader.device.resident import Resident
 from reader.device.transfer import CudaCopier
 from reader.loading.finish import Finish, Unfinished
-from reader.loading.prefetch import Claim, Group, InProgress, overlapped
+from reader.loading.iteration import Group
 from reader.loading.remote_ahead import RemoteAhead, check_order
 from reader.memory.places import Place
 from reader.memory.read_ahead import AHEAD_SHARE, ReadAhead
@@ -30,7 +30,7 @@ from reader.memory.residency import choose, is_cold
 from reader.memory.row_table import parted
 from reader.memory.threads import Copies
 from reader.planning.plan import EpochPlan
-from reader.planning.ranks import Ranks, ranks_here
+from reader.planning.ranks import ranks_here
 from reader.profiling import stage
 from reader.rows import Rows, Steps
 from reader.store import Batch
@@ -39,18 +39,18 @@ from reader.tuning import tuning
 _log = logging.getLogger("pixpack")
 
 
-def gathering_of(plan: EpochPlan, device: torch.device, asked: str, ranks: Ranks, *, prefetch: int) -> Gathering:
-    """Choose where rows are read from, and bring them there; ranks: that are expected.
+def gathering_of(plan: EpochPlan, device: torch.device, asked: str, *, prefetch: int) -> Gathering:
+    """Choose where rows are read from, and bring them there.
 
     Raises:
-        ValueError: the order does not go with a cache or the ranks.
+        ValueError: the order does not go with a cache.
         StoreError: the store is damaged, or another one by now.
     """
     dataset = plan.dataset
     if asked == "gpu" and device.type == "cpu":
         raise ValueError("residency 'gpu' needs device='cuda'.")
     chosen = choose(asked, len(dataset) * dataset.manifest.row_bytes)
-    _log.info("%s: order %s, %s, residency %s", dataset.path, plan.orders.text, ranks, chosen)
+    _log.info("%s: order %s, %s, residency %s", dataset.path, plan.orders.name, plan.ranks, chosen)
     check_order(plan)
     resident = Resident(dataset, device) if chosen == "gpu" else None
     return Gathering(dataset, device, prefetch=prefetch, residency=chosen, resident=resident)
@@ -99,7 +99,7 @@ class Gathering:
             return store.in_memory(is_streamed=True)
         order = plan.order()
         # free memory is shared by all ranks of this host
-        room = system.available_bytes() // ranks_here(plan.ranks)
+        room = system.available_bytes() // ranks_here()
         most = tuning().window_ahead_bytes if order.is_in_blocks else tuning().stream_ahead_bytes
         chunk_bytes = int(min(most, room * AHEAD_SHARE))
         if self._ahead_pool is None:
@@ -117,25 +117,42 @@ class Gathering:
             is_batch=self._device.type == "cpu",
         )
 
-    def groups(self, plan: EpochPlan, steps: Iterator[Steps], finish: Finish, claim: Claim) -> Iterator[Group]:
+    def groups(self, plan: EpochPlan, steps: Iterator[Steps], finish: Finish) -> Generator[Group, None, None]:
         """Yield the batches of a pass, in groups; what is left to the caller's thread comes as Unfinished."""
         # slots in all: of the copies in progress, depth + 1, of the batch that is sent next, and of that behind it
         depth = max(0, self._prefetch - 1)
         copier = CudaCopier(self._device, depth=depth) if self._device.type == "cuda" else None
         place = self._place(plan)
         try:
-            works = (self._start(group, place, finish, copier) for group in place.ahead(steps))
-            yield from overlapped(works, claim)
+            further = place.ahead(steps)
+            current = self._begin_next(further, place, finish, copier)
+            while current is not None:
+                groups, is_complete = current
+                # the copies of the next group run while this one is waited for
+                following = None if is_complete else self._begin_next(further, place, finish, copier)
+                yield from groups
+                current = self._begin_next(further, place, finish, copier) if is_complete else following
         finally:
             place.close()
             if copier is not None:
                 copier.drain()
 
-    def _start(self, steps: Steps, place: Place, finish: Finish, copier: CudaCopier | None) -> InProgress[Group]:
-        """Begin to bring the batches of some steps."""
-        with contextlib.nullcontext() if copier is None else copier.on_side_stream():
-            batches, copies = self.begin(steps.batches, place)
-        return InProgress(_finished(batches, copies, steps, finish, copier), is_complete=copies is None)
+    def _begin_next(
+        self, further: Iterator[Steps], place: Place, finish: Finish, copier: CudaCopier | None
+    ) -> tuple[Iterator[Group], bool] | None:
+        """Begin to bring the batches of the next steps; returns them, and whether they are there; None at the end.
+
+        An error comes when they are taken: behind the batches before them.
+        """
+        try:
+            steps = next(further, None)
+            if steps is None:
+                return None
+            with contextlib.nullcontext() if copier is None else copier.on_side_stream():
+                batches, copies = self.begin(steps.batches, place)
+        except Exception as e:
+            return _failed(e), False
+        return _finished(batches, copies, steps, finish, copier), copies is None
 
     def begin(self, groups: list[Rows], place: Place) -> tuple[deque[Batch], Copies | None]:
         """Begin to bring a group of batches from a place to one leased buffer, and cut it; None: they are there."""
@@ -146,11 +163,16 @@ class Gathering:
             batch, copies = store.begin(rows, place, self.pool.lease, table=table)
         return deque(parted(batch, [len(g) for g in groups])), copies
 
-    def let_go(self) -> None:
-        """Free the buffers that no batch is in, those of crops and floats too; unpin files that no other loader sends from."""
+    def clear(self) -> None:
+        """Free the buffers that no batch is in, those of crops and floats too."""
         self.pool.clear()
         self._ahead_pool = None
         compiled.let_go()
+
+
+def _failed(error: Exception) -> Iterator[Group]:
+    raise error
+    yield
 
 
 def _finished(
@@ -177,6 +199,7 @@ def _finished(
         if items:
             yield _emptied(items, steps.positions)
         raise
+    # a generator that waits at its yield holds none of them
     del batch, item
     yield _emptied(items, steps.positions)
 

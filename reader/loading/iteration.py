@@ -1,114 +1,136 @@
-"""Runs one pass over a loader's batches in the caller's thread: takes what the feeder prepared, and finishes what it left.
-
-Knows where the pass is; never which rows come, nor where they are read from.
-"""
+"""One pass over a loader's batches: a feeder thread makes groups of them ahead, the caller's thread takes and finishes them."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import queue
+import threading
+import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Generator
+from typing import Any
 
-from reader.loading.finish import Finish, Unfinished, Versions
-from reader.loading.prefetch import Claim, Feed, Group, LoopItem, without_thread
+from reader.loading.finish import Finish, Unfinished
 from reader.planning.epochs import Progress
 
-_NO_GROUPS: Iterator[Group] = iter(())
+# An item of the loop, with the global position after it.
+LoopItem = tuple[object, int]
+Group = list[LoopItem]
 
-
-class Pass(NamedTuple):
-    """The parts of a pass.
-
-    progress: where it begins, and the plan of its epoch; kept up to date.
-    source: makes the groups, in a thread of its own where prefetch is not 0.
-    finish: what is left to do with each batch.
-    """
-
-    progress: Progress
-    source: Callable[[Claim], Iterator[Group]]
-    finish: Finish
+# So often a feeder that waits for room looks whether its iteration, or the program, has ended.
+_LOOK_SECONDS = 0.1
 
 
 class Iteration:
-    """Iterates over the batches that the feeder prepares in one pass. When it is collected, its thread ends.
+    """Iterates over the batches of one pass, and keeps its progress up to date.
+
+    The feeder thread ends with its source, and when the iteration is closed or collected. An error comes behind the batches
+    that were made before it. A batch counts as taken when the caller gets it: after Ctrl-C, the loader's state is that of the
+    last one, from which the rest of the epoch comes.
 
     Args:
-        first: the pass.
-        feeds: has the thread's feed in it while it runs, for who closes the loader.
+        source: makes the groups, in a thread of its own where prefetch is not 0.
+        finish: what is left to do with each batch in the caller's thread.
+        prefetch: groups that wait at most.
     """
 
     def __init__(
-        self,
-        first: Pass,
-        *,
-        prefetch: int,
-        feeds: set[Feed[LoopItem]],
+        self, progress: Progress, source: Generator[Group, None, None], finish: Finish, *, prefetch: int
     ) -> None:
-        self._prefetch, self._feeds = prefetch, feeds
-        self._open(first)
-
-    def _open(self, opened: Pass) -> None:
-        progress, source, finish = opened
-        feed, groups, group = None, iter(list[Group]()), deque[LoopItem]()
-        if not self._prefetch:
-            groups = source(without_thread)
-        else:
-            feed = Feed(source, self._prefetch, self._feeds)
-            # an abandoned iterator is collected and ends its thread
-            feed.end_with(self)
-        # no call from here on, so no Ctrl-C: where it came before this, the pass is opened again
-        self._feed: Feed[LoopItem] | None = feed
-        self._source: Iterator[Group] = groups
-        self._group: deque[LoopItem] | None = group
-        self._finish, self._plan, self._failed, self._progress = finish, progress.plan, False, progress
+        self._progress, self._finish, self._plan = progress, finish, progress.plan
+        self._source, self._process = source, os.getpid()
+        self._group: deque[LoopItem] = deque()
+        self._ready: queue.Queue[Any] = queue.Queue(prefetch)
+        self._stopped = threading.Event()
+        self._feeder: threading.Thread | None = None
+        if prefetch:
+            arguments = (source, self._ready, self._stopped)
+            self._feeder = threading.Thread(target=_feed, args=arguments, name="pixpack-feeder")
+            weakref.finalize(self, self._stopped.set)
+            self._feeder.start()
 
     def __iter__(self) -> Iteration:
         return self
 
     def __next__(self) -> Any:
+        before = self._progress.position, self._progress.is_over
         try:
-            if self._feed is not None:
-                self._group = self._feed.first()
-            elif not self._group:
-                group = next(self._source, None)
-                self._group = None if group is None else deque(group)
-        except Exception:
-            self._failed = True
+            if not self._group:
+                self._group = deque(self._next_group())
+            item, position = self._group.popleft()
+            if isinstance(item, Unfinished):
+                item = self._finish.in_caller(item.make(), item.start, item.rows)
+            self._progress.position, self._progress.is_over = position, self._plan.is_over(position)
+            return item
+        except StopIteration:
+            self._progress.finished = self._plan.is_over(self._progress.position)
             raise
         except BaseException:
-            # Ctrl-C while it waits for the thread does not end the epoch
-            if self._feed is None:
-                self._failed, self._source = True, _NO_GROUPS
+            # the batch was not given: it comes again in a pass from the state
+            self._progress.position, self._progress.is_over = before
+            self._end(StopIteration())
             raise
-        if self._group is None:
-            # after an error the epoch is not over: its state stays at the batch that failed
-            self._progress.finished = not self._failed
-            raise StopIteration
-        item, position = self._group[0]
-        if isinstance(item, Unfinished):
-            batch = item.make()
-            before = Versions(batch)
-            try:
-                item = self._finish.in_caller(batch, item.start, item.rows)
-                self._group[0] = item, position
-            except BaseException as e:
-                # Ctrl-C ends the epoch too where a transform has changed the batch in place: it would change it again
-                if isinstance(e, Exception) or before.have_changed():
-                    self._end()
-                raise
-        is_over = self._plan.is_over(position)
-        # only now, and no call from here on, so no Ctrl-C: a batch that it keeps from the loop comes again
-        del self._group[0]
-        self._progress.position, self._progress.is_over = position, is_over
-        return item
 
     def __len__(self) -> int:
         return self._plan.steps_left(self._plan.position)
 
-    def _end(self) -> None:
-        """Give nothing more, as after an error in the thread."""
-        feed = self._feed
-        # no call between these, so no Ctrl-C
-        self._failed, self._feed, self._source, self._group = True, None, _NO_GROUPS, None
-        if feed is not None:
-            feed.stop()
+    def close(self) -> None:
+        """End the thread; who waits for a batch gets a RuntimeError."""
+        self._end(RuntimeError("the loader was closed while it was iterated. Iterate over it again."))
+
+    def _next_group(self) -> Group:
+        """Wait for the next group; raises what the source raised."""
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "this iterator belongs to the process that was forked. Iterate over the loader again here."
+            )
+        if self._feeder is None and not self._stopped.is_set():
+            return next(self._source)
+        group = self._ready.get()
+        if not isinstance(group, BaseException):
+            return group
+        # all that comes behind the end
+        self._ready.put(group if isinstance(group, RuntimeError) and self._stopped.is_set() else StopIteration())
+        try:
+            raise group
+        finally:
+            del group  # else error and frame hold each other, and with them the batch that failed
+
+    def _end(self, error: BaseException) -> None:
+        """End the thread and drop what waits; all that is asked for from now on raises error."""
+        self._stopped.set()
+        self._group.clear()
+        if self._feeder is None:
+            self._source.close()
+        else:
+            self._feeder.join()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._ready.get_nowait()
+        self._ready.put(error)
+
+
+def _feed(source: Generator[Group, None, None], ready: queue.Queue[Any], stopped: threading.Event) -> None:
+    """Put the groups of a source, then its error or the end, until nobody wants more."""
+    last: BaseException = StopIteration()
+    try:
+        for group in source:
+            if not _put(ready, group, stopped):
+                break
+            del group
+    except BaseException as e:  # it belongs to the caller
+        last = e
+    finally:
+        # what it holds is free before the end shows
+        source.close()
+    _put(ready, last, stopped)
+
+
+def _put(ready: queue.Queue[Any], what: object, stopped: threading.Event) -> bool:
+    """Wait for room; returns whether there was some before the iteration or the program ended."""
+    while not stopped.is_set() and threading.main_thread().is_alive():
+        with contextlib.suppress(queue.Full):
+            ready.put(what, timeout=_LOOK_SECONDS)
+            return True
+    return False

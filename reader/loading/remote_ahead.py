@@ -181,8 +181,7 @@ def check_order(plan: EpochPlan) -> None:
 def _check_windows(plan: EpochPlan, remote: RemoteStore, limit: int) -> None:
     """Refuse a limit below what windows of blocks that are read at once take."""
     room = remote.folder.room
-    # as if an epoch began now: the seed may be chosen later
-    first = replace(plan, number=0, position=0, seed=plan.seed.chosen(plan.cut.world_size))
+    first = replace(plan, number=0, position=0)
     if not first.order().is_in_blocks:
         return
     need = max((sum(map(room, blocks)) for _, blocks in _blocks_of_windows(first, remote) or ()), default=0)

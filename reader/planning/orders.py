@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from reader import system
 from reader.dataset.dataset import MemmapDataset
 from reader.format.manifest import Manifest
 from reader.order import (
@@ -21,19 +21,22 @@ from reader.order import (
     Permutation,
     Sequential,
 )
-from reader.planning.given_sampler import GivenSampler
+from reader.planning.given_sampler import GivenSampler, Item
 from reader.tuning import tuning
+
+Weights = Sequence[float] | torch.Tensor | npt.NDArray[np.floating]
+
+# shuffle=True takes "full" up to so many bytes of pixels: the page cache of a training machine holds them.
+_FULL_BYTES = 64 << 30
 
 
 class Orders:
     """Gives the order of each epoch for a seed; ranks share it, see `cut`.
 
-    name: "sequential", "full", "block", "weighted" (by weights, float[N]), "mixture" (by weights of joined datasets) or "sampler"
-        (as it says).
+    name: "sequential", "full", "block", "weighted" (by weights, float[N]) or "sampler" (as it says).
 
     Args:
-        shuffle, weights, sampler: of which one decides the order, see `MemmapLoader`; weights of rows are their cumulative sums,
-            float64[N].
+        shuffle, weights, sampler: of which one decides the order, see `MemmapLoader`.
         drop_last, pad: see `Cut`.
 
     Raises:
@@ -46,31 +49,22 @@ class Orders:
         dataset: MemmapDataset,
         shuffle: bool | str = False,
         *,
-        weights: npt.NDArray[np.float64] | None = None,
-        sampler: GivenSampler | None = None,
+        weights: Weights | None = None,
+        sampler: Iterable[Item] | None = None,
         drop_last: bool = False,
         pad: bool = True,
     ) -> None:
         if (weights is not None) + (sampler is not None) + (shuffle is not False) > 1:
             raise ValueError("shuffle, weights and sampler each decide the order: give one of them.")
         self.dataset, self.drop_last, self._pad = dataset, drop_last, pad
-        self.sampler = sampler
-        # rows that any epoch reads
-        self.part = dataset
+        self.sampler = None if sampler is None else GivenSampler(sampler)
         self._cumulative: npt.NDArray[np.float64] | None = None
         if self.sampler is not None:
             self.name = "sampler"
         elif weights is not None:
-            self.name, self._cumulative = "weighted", weights
-            is_drawn = np.diff(self._cumulative, prepend=0.0) > 0
-            self.part = dataset if is_drawn.all() else dataset.subset(is_drawn)
+            self.name, self._cumulative = "weighted", _cumulative(weights, len(dataset))
         else:
             self.name = _shuffled(dataset, shuffle)
-        # whether a seed decides it
-        self.has_seed = self.name != "sequential"
-        # the order, as it is shown
-        self.text = self.name
-        self.epoch_rows = len(dataset)
 
     def cut(self, batch_size: int, rank: int, world_size: int) -> Cut:
         """Return how an epoch is cut into steps of these ranks.
@@ -80,7 +74,7 @@ class Orders:
         """
         # a sampler may give more rows than there are, or fewer
         drop_last = self.drop_last and self.sampler is None
-        return Cut(self.epoch_rows, batch_size, drop_last, rank, world_size, self._pad)
+        return Cut(len(self.dataset), batch_size, drop_last, rank, world_size, self._pad)
 
     @functools.cached_property
     def fingerprint(self) -> int:
@@ -112,6 +106,17 @@ class Orders:
         return Sequential(count, rows)
 
 
+def _cumulative(weights: Weights, count: int) -> npt.NDArray[np.float64]:
+    """Return the cumulative sums of weights, float64[N]."""
+    values = np.asarray(weights.detach().cpu() if isinstance(weights, torch.Tensor) else weights, dtype=np.float64)
+    if values.shape != (count,):
+        raise ValueError(f"weights have the shape {list(values.shape)}, expected one a row: [{count}].")
+    cumulative = np.cumsum(values)
+    if count and (not np.isfinite(cumulative[-1]) or (values < 0).any() or cumulative[-1] == 0):
+        raise ValueError("weights must be finite, 0 or more, and not all 0; their sum must be finite too.")
+    return cumulative
+
+
 def block_rows(manifest: Manifest) -> int:
     """Return the rows of a block of shuffle="block"."""
     return max(1, tuning().shuffle_block_bytes // manifest.row_bytes)
@@ -124,15 +129,8 @@ def window_bytes(manifest: Manifest) -> int:
 
 
 def _shuffled(dataset: MemmapDataset, shuffle: bool | str) -> str:
-    """Return the name of the order that shuffle= asks for."""
+    """Return the name of the order that shuffle= asks for. True chooses by the store alone, so that all ranks choose the same."""
     if shuffle is True:
-        is_full = dataset.remote is None and _fits_in_memory(dataset)
+        is_full = dataset.remote is None and dataset.manifest.pixel_bytes <= _FULL_BYTES
         return "full" if is_full else "block"
     return shuffle or "sequential"
-
-
-def _fits_in_memory(dataset: MemmapDataset) -> bool:
-    """Say whether the dataset's pixels fit in this machine's memory, or its cgroup's share; not in what is free just now, since
-    every rank of a cluster of equal machines must come to the same answer."""
-    size_bytes = min(dataset.manifest.pixel_bytes, len(dataset) * dataset.manifest.row_bytes)
-    return size_bytes < 0.7 * system.memory_bytes()

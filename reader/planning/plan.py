@@ -1,7 +1,6 @@
 """Describes one epoch, as one rank takes it, in one immutable value: its order, ranks, seed and rows a batch.
 
-Reads nothing of the store. A seed is the given one, or that of a loaded state, else
-chosen when the first epoch begins.
+Reads nothing of the store.
 """
 
 from __future__ import annotations
@@ -9,13 +8,9 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
-
-import torch
-from torch.utils.data import get_worker_info
 
 from reader.dataset.dataset import MemmapDataset
 from reader.order import Cut, Order
@@ -24,71 +19,8 @@ from reader.planning.orders import Orders
 from reader.planning.ranks import Ranks
 from reader.rows import Rows, Steps
 
-_GIVEN, _OF_STATE, _OF_RANKS = "as given", "of the loaded state", "as on all ranks"
-_OF_PROCESS = "torch.initial_seed()"
-_MOST = 2**31
-# The seed of the process that this one was forked from: a worker of a DataLoader has set its own since.
-_before_fork: int | None = None
 # The position after the last step of a sampler, which may give any number of rows.
 _END = (1 << 62) - 1
-
-
-@dataclass(frozen=True)
-class Seed:
-    """Fixes, with the epoch, the order of a loader and what its transforms draw.
-
-    value: None until it is chosen. source: where it is from.
-    """
-
-    value: int | None
-    source: str = ""
-
-    @classmethod
-    def given(cls, value: int | None) -> Seed:
-        """Return the seed of an argument; None: it is chosen later."""
-        return cls(value, "" if value is None else _GIVEN)
-
-    def __str__(self) -> str:
-        return f"seed {self.value}"
-
-    @property
-    def described(self) -> str:
-        """The seed and where it is from."""
-        return f"{self} ({self.source})"
-
-    def chosen(self, world_size: int) -> Seed:
-        """Return the seed of an epoch that begins: of several ranks 0 where none was given, since theirs must agree."""
-        if self.value is not None and (self.source != _OF_PROCESS or world_size == 1):
-            return self
-        return Seed(0, _OF_RANKS) if world_size > 1 else Seed(_process_seed(), _OF_PROCESS)
-
-    def takes(self, value: int | None) -> bool:
-        """Say whether a loader with this seed continues a state with that one; None: that of a loop before its first epoch."""
-        return value is None or self.source != _GIVEN or value == self.value
-
-    def resumed(self, value: int | None) -> Seed:
-        """Return the seed after a state with that one was loaded."""
-        return self if value is None or self.source == _GIVEN else Seed(value, _OF_STATE)
-
-
-def _process_seed() -> int:
-    """Return the seed of torch's generator; in a worker of a DataLoader what the process that started it would return."""
-    worker = get_worker_info()
-    if worker is None:
-        seed = torch.initial_seed()
-    else:
-        # one that was not forked does not know: at least all workers have the same
-        seed = worker.seed - worker.id if _before_fork is None else _before_fork
-    return seed % _MOST
-
-
-def _note_seed() -> None:
-    global _before_fork
-    _before_fork = torch.initial_seed()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_note_seed)
 
 
 class PlannedBatch(NamedTuple):
@@ -103,14 +35,14 @@ class PlannedBatch(NamedTuple):
 class EpochPlan:
     """Describes an epoch of one of our orders, as one rank takes it.
 
-    orders: what decides the orders of all epochs, with `seed`, which has no value before the first epoch begins.
+    orders: what decides the orders of all epochs, with `seed`.
     cut: rank, world size and rows a batch, and where each step is.
     number: of the epoch. position: where a pass over it begins, of all ranks.
     """
 
     orders: Orders
     cut: Cut
-    seed: Seed
+    seed: int
     number: int = 0
     position: int = 0
 
@@ -121,12 +53,6 @@ class EpochPlan:
     def dataset(self) -> MemmapDataset:
         """The dataset whose rows the epoch takes."""
         return self.orders.dataset
-
-    @property
-    def seed_value(self) -> int:
-        """The seed, once it is chosen."""
-        assert self.seed.value is not None
-        return self.seed.value
 
     @property
     def ranks(self) -> Ranks:
@@ -153,7 +79,7 @@ class EpochPlan:
 
     def order(self) -> Order:
         """Return the order of the epoch; each thread takes one of its own."""
-        return self.orders.of(self.number, self.seed_value if self.orders.has_seed else 0)
+        return self.orders.of(self.number, self.seed)
 
     def items(self) -> Iterator[Item]:
         """Begin an epoch of the sampler, if there is one: torch's draw their seed at the first item, here and not later."""
