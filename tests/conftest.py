@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zlib
 from collections import Counter
@@ -351,11 +353,9 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 def _end_feeders() -> None:
     """End the threads of iterators that a test has dropped."""
-    if (prefetch := sys.modules.get("reader.loading.prefetch")) is not None:
-        feeds = list(prefetch._live)
-        for each in feeds:
-            each.stop()
-        for thread in filter(None, [each._thread() for each in feeds]):
+    gc.collect()
+    for thread in threading.enumerate():
+        if thread.name == "pixpack-feeder":
             thread.join(20)
 
 

@@ -37,6 +37,8 @@ from reader.store import Batch
 from reader.tuning import tuning
 
 _log = logging.getLogger("pixpack")
+# Kinds of devices in whose memory rows may stay.
+_HOLDS_ROWS = ("cuda",)
 
 
 def gathering_of(plan: EpochPlan, device: torch.device, asked: str, *, prefetch: int) -> Gathering:
@@ -47,7 +49,7 @@ def gathering_of(plan: EpochPlan, device: torch.device, asked: str, *, prefetch:
         StoreError: the store is damaged, or another one by now.
     """
     dataset = plan.dataset
-    if asked == "gpu" and device.type == "cpu":
+    if asked == "gpu" and device.type not in _HOLDS_ROWS:
         raise ValueError("residency 'gpu' needs device='cuda'.")
     chosen = choose(asked, len(dataset) * dataset.manifest.row_bytes)
     _log.info("%s: order %s, %s, residency %s", dataset.path, plan.orders.name, plan.ranks, chosen)

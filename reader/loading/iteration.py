@@ -64,7 +64,7 @@ class Iteration:
             self._progress.position, self._progress.is_over = position, self._plan.is_over(position)
             return item
         except StopIteration:
-            self._progress.finished = self._plan.is_over(self._progress.position)
+            self._progress.finished = not self._stopped.is_set()
             raise
         except BaseException:
             # the batch was not given: it comes again in a pass from the state

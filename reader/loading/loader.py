@@ -199,7 +199,7 @@ class MemmapLoader:
         self._epochs.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the loop, after the last batch that the caller got, as a few numbers."""
+        """Return the position of the loop, after the last batch that the caller got, as a few integers."""
         return self._epochs.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ class Copies:
     """Pieces of work that threads do, such as copying rows."""
 
     def __init__(self, pieces: Sequence[Future[object]]) -> None:
-        self._pieces = pieces
+        self._pieces, self._process = pieces, os.getpid()
 
     @property
     def are_done(self) -> bool:
@@ -32,7 +32,9 @@ class Copies:
             piece.result()
 
     def cancel(self) -> None:
-        """Skip the pieces that did not start, and wait for the others."""
+        """Skip the pieces that did not start, and wait for the others; a process that was forked since has none of them."""
+        if os.getpid() != self._process:
+            return
         for piece in self._pieces:
             piece.cancel()
         wait(self._pieces)

@@ -15,6 +15,8 @@ from reader.planning.ranks import Ranks, ranks_now
 from reader.transforms.random import integer
 
 _MOST_SEED = 2**31
+# A state names its order by position in this list: append only.
+_ORDERS = ("sequential", "full", "block", "weighted", "sampler")
 
 
 @dataclass
@@ -49,15 +51,15 @@ class Epochs:
 
     def __init__(self, orders: Orders, batch_size: int, *, given: Ranks | None, seed: int | None) -> None:
         self.orders, self._batch_size, self._given = orders, batch_size, given
-        self._is_drawn = seed is None
-        self.seed = int(torch.randint(_MOST_SEED, ())) if seed is None else seed
+        self._is_given, self._is_drawn = seed is not None, seed is None
+        self.seed = int(torch.randint(_MOST_SEED, (), device="cpu")) if seed is None else seed
         self.next = (0, 0)
         self.plan = self._at(*self.next)
         self.progress = Progress(self.plan, 0, finished=True)
 
-    def _at(self, epoch: int, position: int = 0) -> EpochPlan:
+    def _at(self, epoch: int, position: int = 0, *, must_know: bool = False) -> EpochPlan:
         """Plan an epoch, or its rest behind a position, for the ranks that are known by now; begins nothing."""
-        ranks = ranks_now(self._given)
+        ranks = ranks_now(self._given, must_know=must_know)
         if self._is_drawn and ranks.world_size > 1:
             self.seed, self._is_drawn = 0, False
         cut = self.orders.cut(self._batch_size, ranks.rank, ranks.world_size)
@@ -87,8 +89,10 @@ class Epochs:
         return plan.at(plan.cut.step(0).after * step)
 
     def begin(self) -> EpochPlan:
-        """Begin a pass where `next` says; the one after it is the next epoch's."""
-        plan = self._at(*self.next)
+        """Begin a pass where `next` says, or a sampler that was set to another epoch; the one after it is the next epoch's."""
+        if self.orders.sampler is not None and (moved := self.orders.sampler.moved_to()) is not None:
+            self.next = (moved, 0)
+        plan = self._at(*self.next, must_know=True)
         progress = Progress(plan, plan.position, is_over=plan.is_over(plan.position))
         self.plan, self.next, self.progress = plan, (plan.number + 1, 0), progress
         if self.orders.sampler is not None:
@@ -125,7 +129,7 @@ class Epochs:
         names = ("epoch", "position", *own)
         if not isinstance(state, Mapping) or any(name not in state for name in names):
             raise ValueError(f"the state is {brief(state)}, expected what state_dict() gave: {', '.join(names)}.")
-        if self._is_drawn:
+        if not self._is_given:
             own["seed"] = state["seed"]
         for name, value in own.items():
             if state[name] != value:
@@ -133,7 +137,7 @@ class Epochs:
         epoch, position, count = int(state["epoch"]), int(state["position"]), len(self.orders.dataset)
         if epoch < 0 or (not 0 <= position <= count and self.orders.sampler is None):
             raise ValueError(f"the state is at epoch {epoch}, position {position} of {count} rows.")
-        self.seed = int(state["seed"])
+        self.seed, self._is_drawn = int(state["seed"]), False
         self._continue(epoch, position)
 
     def _continue(self, epoch: int, position: int) -> None:
@@ -144,4 +148,9 @@ class Epochs:
     def _identity(self) -> dict[str, Any]:
         """Return what says of which loop a state is."""
         orders = self.orders
-        return {"seed": self.seed, "order": orders.name, "rows": len(orders.dataset), "store": orders.fingerprint}
+        return {
+            "seed": self.seed,
+            "order": _ORDERS.index(orders.name),
+            "rows": len(orders.dataset),
+            "store": orders.fingerprint,
+        }

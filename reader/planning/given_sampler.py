@@ -31,7 +31,8 @@ class GivenSampler:
     """
 
     def __init__(self, sampler: Iterable[Item]) -> None:
-        if isinstance(sampler, Iterator) or not hasattr(sampler, "__iter__"):
+        is_once = isinstance(sampler, Iterator) and not isinstance(sampler, torch.utils.data.Sampler)
+        if is_once or not hasattr(sampler, "__iter__"):
             raise ValueError(
                 f"sampler is a {type(sampler).__name__}, expected a torch Sampler or BatchSampler, or a list of rows, from"
                 " which each epoch starts over."
@@ -39,6 +40,7 @@ class GivenSampler:
         self.sampler = sampler
         self._first: list[Item] | None = None
         self._started: Iterator[Item] | None = None
+        self._epoch_set = self._epoch()
 
     @property
     def _takes_epochs(self) -> _EpochSampler | None:
@@ -88,6 +90,14 @@ class GivenSampler:
         """Set the epoch of a sampler that has set_epoch, as torch's DistributedSampler has; or of the one that it draws from."""
         if self._takes_epochs is not None:
             self._takes_epochs.set_epoch(epoch)
+            self._epoch_set = self._epoch()
+
+    def moved_to(self) -> int | None:
+        """Return the epoch that the program has set on the sampler itself since; None: none."""
+        return None if self._epoch() == self._epoch_set else self._epoch()
+
+    def _epoch(self) -> int | None:
+        return getattr(self._takes_epochs, "epoch", None)
 
     def _new_pass(self) -> Iterator[Item]:
         items = iter(self.sampler)

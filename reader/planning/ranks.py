@@ -35,8 +35,10 @@ def given_ranks(rank: int | None, world_size: int | None) -> Ranks | None:
     return None if rank is None else Ranks(integer("rank", rank), integer("world_size", world_size))
 
 
-def ranks_now(given: Ranks | None) -> Ranks:
+def ranks_now(given: Ranks | None, *, must_know: bool) -> Ranks:
     """Return what rank this process is now: as given, else as torch.distributed or the environment says, else 0 of 1.
+
+    must_know: False before a program may have set its processes up: an unknown rank is 0.
 
     Raises:
         ValueError: WORLD_SIZE says that there are several, and nothing says which one this is.
@@ -47,12 +49,12 @@ def ranks_now(given: Ranks | None) -> Ranks:
     if distributed.is_available() and distributed.is_initialized():
         return Ranks(distributed.get_rank(), distributed.get_world_size())
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    if world_size > 1 and "RANK" not in os.environ:
+    if world_size > 1 and must_know and "RANK" not in os.environ:
         raise ValueError(
             f"WORLD_SIZE is {world_size}, but RANK is not set and torch.distributed is not initialized. Call init_process_group"
             " before, or give rank= and world_size= (0 and 1 for all rows)."
         )
-    return Ranks(int(os.environ["RANK"]), world_size) if world_size > 1 else Ranks(0, 1)
+    return Ranks(int(os.environ.get("RANK", "0")), world_size) if world_size > 1 else Ranks(0, 1)
 
 
 def ranks_here() -> int:

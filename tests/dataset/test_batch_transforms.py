@@ -67,31 +67,6 @@ def test_a_row_a_slice_and_a_batch_of_a_dataloader_are_what_the_transform_makes_
             assert torch.equal(next(iter(loader))[0], LOOK(MemmapDataset(store, as_tuple=False)[:3]).images)
 
 
-@pytest.mark.parametrize("collate_fn", [None, lambda rows: (torch.stack([image for image, _ in rows]), len(rows))])
-def test_a_loader_follows_a_transform_that_the_dataset_gets_or_loses(shared_store: Path, collate_fn: Any) -> None:
-    data = MemmapDataset(shared_store, transform=ResizeCenterCrop(12))
-    loader = MemmapLoader(data, 3, collate_fn=collate_fn)
-
-    def side() -> int:
-        images, _ = next(iter(loader))
-        return int(images.shape[-1])
-
-    whole = data.manifest.width
-    assert side() == 12
-    data.transform = ResizeCenterCrop(8)
-    assert side() == 8
-    data.transform = None
-    assert side() == whole
-    # the loader's own stays
-    loader.transform = ResizeCenterCrop(16)
-    assert [side(), side()] == [16, 16]
-    data.transform = ResizeCenterCrop(8)
-    with pytest.raises(ValueError, match="Give one of them"):
-        side()
-    loader.transform = None
-    assert side() == 8
-
-
 def test_what_is_drawn_for_a_row_follows_from_torchs_generator(shared_store: Path) -> None:
     crops = Compose([RandomResizedCrop(8), RandomHorizontalFlip()])
     data = MemmapDataset(shared_store, transform=crops)

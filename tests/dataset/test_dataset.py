@@ -30,7 +30,6 @@ from reader import (
     RandomResizedCrop,
     RandomVerticalFlip,
     StoreError,
-    concat,
 )
 from reader.format.manifest import PIXELS
 
@@ -468,5 +467,3 @@ def test_samples_of_several_sizes_are_refused_in_one_sentence(shared_store: Path
 def test_a_share_may_be_a_number_of_numpy(train: MemmapDataset) -> None:
     first, rest = train.split(np.float32(0.5), seed=0)
     assert len(first) == len(rest) == 45
-    both = concat({"a": first, "b": rest})
-    assert len(MemmapLoader(both, 9, weights={"a": np.float32(0.5), "b": np.float64(0.5)})) == 10

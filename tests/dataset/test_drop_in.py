@@ -20,7 +20,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset, WeightedRandomSa
 from torch.utils.data._utils.collate import default_convert
 
 from packer import pack
-from reader import MemmapDataset, MemmapLoader, StoreError
+from reader import MemmapDataset, StoreError
 
 
 @pytest.fixture(scope="module")
@@ -204,13 +204,6 @@ def test_an_error_that_comes_once_is_raised_as_it_is(folder: Path) -> None:
     assert data[0]
 
 
-def test_a_loader_refuses_a_transform_of_single_images(folder: Path) -> None:
-    names = torchvision_or_skip().transforms
-    for transform in (names.ToTensor(), names.v2.Compose([names.v2.ToImage()])):
-        with pytest.raises(TypeError, match=r"take single images.* Give the loader from_torchvision\(transform\)"):
-            MemmapLoader(MemmapDataset(folder / "out"), 4, transform=transform)
-
-
 @pytest.mark.parametrize("version", ["v1", "v2"])
 def test_a_transform_of_pil_images_that_gets_tensors_names_as_pil(folder: Path, version: str) -> None:
     """ToTensor of v1 refuses a tensor; that of v2 returns it as it is, and Normalize refuses its uint8."""
@@ -219,7 +212,7 @@ def test_a_transform_of_pil_images_that_gets_tensors_names_as_pil(folder: Path, 
     recipe = names.Compose([names.ToTensor(), names.Normalize([0.5], [0.25])])
     found = {"v1": "pic should be PIL Image or ndarray", "v2": "should be a float tensor"}[version]
     data = MemmapDataset(folder / "out", transform=recipe)
-    for read in (lambda: data[0], lambda: next(iter(MemmapLoader(data, 4)))):
+    for read in (lambda: data[0], lambda: next(iter(DataLoader(data, 4)))):
         with pytest.raises(TypeError, match=rf"{found}.*\. Images of the dataset .* as_pil=True\."):
             read()
 

@@ -12,7 +12,6 @@ import torch
 
 from reader import (
     ColorJitter,
-    ConstantPixels,
     CutMix,
     GaussianBlur,
     MemmapDataset,
@@ -27,9 +26,7 @@ from reader import (
     RandomHorizontalFlip,
     RandomRotation,
     RandomSolarize,
-    RASampler,
     ResizeCenterCrop,
-    concat,
 )
 
 # what is no number, in any of these places
@@ -53,11 +50,8 @@ def test_what_is_neither_true_nor_false_is_refused(store: Path, name: str, value
 
 @pytest.mark.parametrize("value", [5, "cat", torch.tensor(3)])
 def test_classes_that_are_not_a_list_are_refused(store: Path, value: Any) -> None:
-    data = MemmapDataset(store)
     with pytest.raises(ValueError, match=r"^classes is .*, expected a list of names\.$"):
         MemmapDataset(store, classes=value)
-    with pytest.raises(ValueError, match=r"^classes is .*, expected a list of names\.$"):
-        data.with_targets([0] * len(data), classes=value)
 
 
 @pytest.mark.parametrize("value", [None, 1.5, "0", [0], torch.ones(2)])
@@ -66,12 +60,6 @@ def test_a_source_is_asked_for_by_an_integer(store: Path, value: Any) -> None:
     with pytest.raises(IndexError, match=r"^the row is .*, expected an integer from 0 to "):
         data.source(value)
     assert data.source(np.int64(3)) == data.source(torch.tensor(3)) == data.source(3)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("value", [None, 5])
-def test_concat_takes_a_list(value: Any) -> None:
-    with pytest.raises(ValueError, match="^concat was given .*, expected a list or dict of one MemmapDataset or more"):
-        concat(value)
 
 
 NUMBERS: dict[str, Callable[[Any], object]] = {
@@ -87,11 +75,8 @@ NUMBERS: dict[str, Callable[[Any], object]] = {
     "num_magnitude_bins": lambda value: RandAugment(num_magnitude_bins=value),
     "label_smoothing": lambda value: MixUp(num_classes=3, label_smoothing=value),
     "num_classes": lambda value: CutMix(num_classes=value),
-    "rows": lambda value: ConstantPixels(value, 32),
     "global_crops": lambda value: MultiCrop(value, global_size=8, local_size=4),
     "local_crops": lambda value: MultiCrop(1, value, global_size=8, local_size=4),
-    "seed": lambda value: RASampler([0] * 9, 1, 0, seed=value),
-    "repetitions": lambda value: RASampler([0] * 9, 1, 0, repetitions=value),
 }
 # None stands for a default there
 OPTIONAL = {"brightness", "hue", "num_classes"}

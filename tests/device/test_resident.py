@@ -18,13 +18,13 @@ import torch
 from conftest import Tune, devices, make_tree
 from late_streams import World
 from PIL import Image
+from reader.loading.shared_residency import HostCopy
 
 from packer import pack
 from reader import MemmapDataset, MemmapLoader, RandomResizedCrop
 from reader.device.transfer import pin
 from reader.format.errors import PinnedMemoryError, StoreError
 from reader.loading import reading, shared_residency
-from reader.loading.shared_residency import HostCopy
 
 GB = 10**9
 # Of a device's clock: ten milliseconds and more, longer than the host takes for a batch.
@@ -228,8 +228,8 @@ def test_taking_thousands_of_images_does_not_wait_for_the_device(own_store: Path
 
 def copy_of(loader: MemmapLoader) -> HostCopy:
     """Return the copy of one store in memory that a loader reads."""
-    assert loader.gathering.rows.copy is not None
-    (copy,) = loader.gathering.rows.copy.each
+    assert loader._gathering.rows.copy is not None
+    (copy,) = loader._gathering.rows.copy.each
     return copy
 
 

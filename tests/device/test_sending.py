@@ -66,7 +66,7 @@ def test_batches_are_those_of_the_cpu_and_the_host_gathers_none(
             for name in ("pixels", "targets", "rows", "content", "offsets", "shapes"):
                 both = [getattr(batch, name, None) for batch in (there, here)]
                 assert both[0] is both[1] is None or torch.equal(both[0].cpu(), both[1])
-    assert not loader.gathering.pool.buffers.allocated
+    assert not loader._gathering.pool.buffers.allocated
 
 
 @pytest.mark.cuda
@@ -76,7 +76,7 @@ def test_small_rows_are_gathered_unless_they_follow_each_other(stores: Path, tun
     for shuffle, is_gathered in (("full", True), (False, False)):
         loader = MemmapLoader(data, 8, shuffle=shuffle, device="cuda", residency="ram")
         assert sum(len(images) for images, _ in loader) == 40
-        assert bool(loader.gathering.pool.buffers.allocated) is is_gathered
+        assert bool(loader._gathering.pool.buffers.allocated) is is_gathered
 
 
 @pytest.mark.cuda
@@ -129,7 +129,7 @@ def test_where_the_driver_copies_no_batches_rows_are_gathered(
     monkeypatch.setattr("reader.loading.gathering.can_send", lambda device: False)
     loader = MemmapLoader(MemmapDataset(stores / "one"), 8, device="cuda", residency=residency)
     assert sum(len(images) for images, _ in loader) == 40
-    assert loader.gathering.pool.buffers.allocated
+    assert loader._gathering.pool.buffers.allocated
 
 
 @pytest.mark.cuda
@@ -140,7 +140,7 @@ def test_a_file_of_another_file_system_is_gathered_from(
     monkeypatch.setattr("reader.system.file_system", lambda path: "fuse.other")
     loader = MemmapLoader(MemmapDataset(stores / "one"), 8, device="cuda", residency="cache")
     assert sum(len(images) for images, _ in loader) == 40
-    assert loader.gathering.pool.buffers.allocated
+    assert loader._gathering.pool.buffers.allocated
 
 
 @pytest.mark.cuda

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from conftest import devices, make_tree
-from launcher import launch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, Subset
 
 from packer import pack
@@ -95,7 +93,7 @@ def test_stop_iteration_in_a_transform_is_an_error_and_not_the_end(
     train: MemmapDataset, prefetch: int, device: str, residency: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # with "gpu", here the CPU's memory, the transform runs in the caller's thread, as on CUDA
-    monkeypatch.setattr("reader.loading.reading.free_bytes", lambda device: 10**9)
+    monkeypatch.setattr("reader.loading.gathering._HOLDS_ROWS", ("cpu", "cuda"))
     values = iter(range(3))
     loader = MemmapLoader(
         train, 10, device=device, residency=residency, prefetch=prefetch, transform=lambda batch: next(values)
@@ -249,17 +247,6 @@ def test_a_mean_that_lightning_logs_weighs_batches_by_their_rows(train: MemmapDa
     assert trainer.callback_metrics["row"].item() == pytest.approx(44.5)
 
 
-def test_overfit_batches_of_lightning_takes_the_same_batches_in_every_epoch_or_refuses(train: MemmapDataset) -> None:
-    _, model = lightning_run(MemmapLoader(train, 16, as_tuple=False), max_epochs=3, overfit_batches=2)
-    assert model.seen == 3 * [list(range(16)), list(range(16, 32))]
-    # Lightning's own sentence: it cannot turn the shuffling of what is no DataLoader off
-    batches = BatchSampler(range(50), 7, drop_last=False)
-    orders: tuple[dict[str, Any], ...] = ({"shuffle": "full"}, {"weights": [1.0] * len(train)}, {"sampler": batches})
-    for order in orders:
-        with pytest.raises(ValueError, match=r"The dataloader MemmapLoader\(.*\) needs to subclass"):
-            lightning_run(MemmapLoader(train, 16, as_tuple=False, **order), max_epochs=1, overfit_batches=2)
-
-
 def test_lightning_validates_by_a_loader(train: MemmapDataset) -> None:
     pytest.importorskip("lightning", reason="lightning is not installed: pip install lightning")
     from lightning.pytorch import LightningModule, Trainer
@@ -310,28 +297,3 @@ Path(sys.argv[2], f"{accelerator.process_index}.json").write_text(json.dumps(fou
 accelerator.wait_for_everyone()
 accelerator.end_training()
 """
-
-
-@pytest.mark.slow
-def test_metrics_that_accelerate_gathers_have_each_row_once(shared_store: Path, tmp_path: Path) -> None:
-    pytest.importorskip("accelerate", reason="accelerate is not installed: pip install accelerate")
-    (tmp_path / "metrics.py").write_text(_METRICS)
-    ways = [(1, "each"), (2, "each"), (3, "each"), (2, "split")]
-    folders = {(processes, way): tmp_path / f"{way}-{processes}" for processes, way in ways}
-    for folder in folders.values():
-        folder.mkdir()
-    runs = [(processes, [shared_store, folder, way]) for (processes, way), folder in folders.items()]
-    launch(tmp_path / "metrics.py", *runs, modules=("accelerate",))
-    found = [
-        (1 if way == "split" else processes, name, read)
-        for (processes, way), folder in folders.items()
-        for rank in range(processes)
-        for name, read in json.loads((folder / f"{rank}.json").read_text()).items()
-    ]
-    for batches, name, (gathered, synced) in found:
-        count, size = map(int, name.split("-"))
-        assert sorted(gathered) == list(range(count)), name
-        # a batch that the processes split is one of all of them
-        steps = -(-count // (size * batches))
-        # gradients that were accumulated are not left over
-        assert synced == [(step + 1) % 3 == 0 or step + 1 == steps for step in range(steps)]

@@ -23,7 +23,7 @@ from packer import PackError, ScanError, merge, pack, pull, push, seal_parts, su
 from packer.cli.app import run
 from packer.inputs.scan import scan
 from packer.options import PackOptions
-from reader import MemmapDataset, MemmapLoader, RandomResizedCrop, StoreError, concat
+from reader import MemmapDataset, MemmapLoader, RandomResizedCrop, StoreError
 from reader.format.check import check_store
 from reader.format.tensors import MOST_TEXT_BYTES, TEXTS_FILE
 
@@ -87,25 +87,12 @@ def test_every_way_to_read_has_the_texts_of_its_rows(packed: Path) -> None:
 )
 def test_batches_of_a_loader_have_the_texts_of_their_rows(packed: Path, residency: str, transform: Any) -> None:
     data = MemmapDataset(packed)
-    loader = MemmapLoader(data, 3, shuffle="full", residency=residency, as_tuple=False, transform=transform, threads=2)
+    loader = MemmapLoader(data, 3, shuffle="full", residency=residency, as_tuple=False, transform=transform)
     with loader:
         found = [(row, text) for batch in loader for row, text in zip(batch.rows.tolist(), batch.text, strict=True)]
     assert sorted(found) == list(enumerate(CAPTIONS))
     with MemmapLoader(data, 3, residency=residency) as tuples:
         assert [text for _, targets in tuples for text in targets["alt"]] == ALT
-
-
-def test_joined_stores_have_the_texts_of_both(packed: Path, tmp_path: Path) -> None:
-    if "compress" in check_store(packed).options:
-        pytest.skip("compressed rows are not joined")
-    subset(packed, tmp_path / "some", rows=[7, 2])
-    expected = [*CAPTIONS, CAPTIONS[7], CAPTIONS[2]]
-    joined = concat([MemmapDataset(packed), MemmapDataset(tmp_path / "some")])
-    assert [joined[n][1]["caption"] for n in range(10)] == joined[:][1]["caption"] == expected
-    assert joined.texts["caption"] == expected
-    assert pickle.loads(pickle.dumps(joined))[6:10][1]["caption"] == expected[6:10]
-    with MemmapLoader(joined, 4) as loader:
-        assert [text for _, targets in loader for text in targets["caption"]] == expected
 
 
 @pytest.mark.parametrize("packed", [KINDS[0], KINDS[2]], indirect=True, ids=["equal", "compressed"])

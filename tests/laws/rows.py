@@ -62,11 +62,6 @@ class Files:
         """Return which row of the store each of a dataset is, by its path."""
         return [self.paths.index(path) for path, _ in data.samples]
 
-    def joined(self, other: Files) -> Files:
-        """Return what `concat` of the two has, whose rows are numbered one store behind the other."""
-        paths = [f"{files.path.name}/{path}" for files in (self, other) for path in files.paths]
-        return Files(self.path, self.rows + other.rows, paths, self.is_named)
-
 
 def _row_in_files(store: second_reader.Store, number: int) -> Row:
     height, width = store.values("shapes", number)[:2] if store.own else store.sides
@@ -158,13 +153,6 @@ def process() -> Iterator[ProcessPoolExecutor]:
     """Another process, forked from a server that shares nothing with this one."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("forkserver")) as pool:
         yield pool
-
-
-def joined(first: Files, second: Files, **options: Any) -> MemmapDataset:
-    """Join two stores as "a" and "b"."""
-    from reader import MemmapDataset, concat
-
-    return concat({"a": MemmapDataset(first.path, **options), "b": MemmapDataset(second.path, **options)})
 
 
 def small_sizes(data: MemmapDataset) -> dict[str, int]:

@@ -18,7 +18,7 @@ from conftest import photo
 
 from packer import merge, pack, pack_dataset, verify
 from packer.cli.app import run
-from reader import MemmapDataset, StoreError, concat
+from reader import MemmapDataset, StoreError
 
 
 def resealed(store: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -125,7 +125,6 @@ def test_rows_of_stores_that_are_merged_or_joined_keep_their_class_by_name(lists
     merge([tmp_path / "0", tmp_path / "1"], tmp_path / "both")
     assert named(MemmapDataset(tmp_path / "both")) == wanted
     assert verify(tmp_path / "both").problems == []
-    assert named(concat([MemmapDataset(tmp_path / "0"), MemmapDataset(tmp_path / "1")])) == wanted
     lines = [json.loads(line) for line in (tmp_path / "both" / "samples.jsonl").read_text().splitlines()]
     assert [line["target"] for line in lines] == MemmapDataset(tmp_path / "both").targets
 

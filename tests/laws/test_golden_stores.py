@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 import second_reader
 from conftest import devices
 
-from reader import ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch, concat
+from reader import ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 STORES = sorted(path.parent.name for path in GOLDEN.glob("*/manifest.json"))
@@ -84,12 +83,6 @@ def from_url(path: Path, folder: Path) -> Opened:
     return MemmapDataset(path.as_uri(), cache=folder / "cache", as_tuple=False), {}
 
 
-def joined(path: Path, folder: Path) -> Opened:
-    """Join it with a copy of itself, whose rows have the numbers behind its own."""
-    copy = shutil.copytree(path, folder / "copy")
-    return concat([MemmapDataset(path, as_tuple=False), MemmapDataset(copy, as_tuple=False)]), {}
-
-
 def by_residency(name: str) -> Callable[[Path, Path], Opened]:
     """Open it where it is, read in this way."""
     return lambda path, folder: (MemmapDataset(path, as_tuple=False), {"residency": name})
@@ -97,10 +90,8 @@ def by_residency(name: str) -> Callable[[Path, Path], Opened]:
 
 WAYS: dict[str, Callable[[Path, Path], Opened]] = {
     "cache": by_residency("cache"),
-    "copy in memory": by_residency("ram"),
     "disk": by_residency("disk"),
     "URL": from_url,
-    "joined": joined,
 }
 
 
@@ -119,7 +110,7 @@ def test_a_golden_store_on_a_device_gives_what_is_in_its_files(
 ) -> None:
     if device == "cpu":
         # it plays a device that has room
-        monkeypatch.setattr("reader.loading.reading.free_bytes", lambda device: 1 << 30)
+        monkeypatch.setattr("reader.loading.gathering._HOLDS_ROWS", ("cpu", "cuda"))
     data = MemmapDataset(GOLDEN / name, as_tuple=False)
     check(data, rows_in_files(GOLDEN / name), shuffle="full", residency="gpu", device=device)
 

@@ -21,7 +21,7 @@ from kinds import KINDS, ROWS, refusal
 from rows import Files, FilesOf, rows_in, small_sizes
 from torch.utils.data import BatchSampler, DistributedSampler
 
-from reader import MemmapDataset, MemmapLoader, concat
+from reader import MemmapDataset, MemmapLoader
 
 BATCH, SEED = 3, 5
 SOME = [11, 2, 3, 4, 0, 12, 7, 8, 10, 5]
@@ -43,28 +43,22 @@ class Case(NamedTuple):
 
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "kind": tuple(KINDS),
-    "order": ("sequential", "full", "block", "True", "weights", "mixture", "sampler", "batches"),
-    "residency": ("cache", "ram", "disk", "auto", "gpu", "url"),
+    "order": ("sequential", "full", "block", "True", "weights", "sampler", "batches"),
+    "residency": ("cache", "disk", "auto", "gpu", "url"),
     "last": ("pad", "drop_last", "pad=False"),
     "world": (1, 2, 3),
     "prefetch": (0, 2),
-    "part": ("all", "subset", "joined"),
+    "part": ("all", "subset"),
     "form": ("batch", "tuple"),
     "resumed": (1, 2, 3),
 }
-_NO_NAMES = "names are those of datasets that reader.concat joined"
-_NO_CONCAT = "is at a URL, its cache has not all of it, and concat takes stores on disk"
 _NO_PAD = "pad=False is for orders of the loader: what an epoch is, the sampler decides"
 _NUMBERS = {name: n for n, name in enumerate(OPTIONS)}
 Pair = tuple[tuple[str, Any], tuple[str, Any]]
 # Two options that pixpack refuses together, and its sentence.
 REFUSED: dict[Pair, str] = {
-    (("order", "mixture"), ("part", "all")): _NO_NAMES,
-    (("order", "mixture"), ("part", "subset")): _NO_NAMES,
     (("order", "sampler"), ("last", "pad=False")): _NO_PAD,
     (("order", "batches"), ("last", "pad=False")): _NO_PAD,
-    (("residency", "url"), ("part", "joined")): _NO_CONCAT,
-    (("order", "mixture"), ("residency", "url")): _NO_CONCAT,
 }
 
 
@@ -154,10 +148,6 @@ class Source:
     def of(cls, case: Case, first: Files, second: Files, cache: Path) -> Source:
         """Open what a case names."""
         url = f"file://{first.path}"
-        if case.part == "joined":
-            one = MemmapDataset(url, cache=cache) if case.residency == "url" else MemmapDataset(first.path)
-            data = concat({"a": one, "b": MemmapDataset(second.path)})
-            return cls(case, data, data, first.joined(second), [*range(len(data))])
         local = MemmapDataset(first.path)
         data = MemmapDataset(url, cache=cache) if case.residency == "url" else local
         if case.part == "subset":
@@ -188,8 +178,6 @@ class Source:
             return {"shuffle": order == "True" or order}
         if order == "weights":
             return {"weights": np.arange(len(data)) % 4}
-        if order == "mixture":
-            return {"weights": {"a": 0.25, "b": 0.75}}
         is_last_dropped = self.case.last == "drop_last"
         if order in ("sampler", "batches"):
             sampler = DistributedSampler(data, world, rank, seed=SEED, drop_last=is_last_dropped)
@@ -239,10 +227,7 @@ class Source:
 
 
 # A disk is read straight into the batches of large rows alone, in every order.
-FROM_DISK = [
-    Case("large", order, "disk", "pad", 1, 2, "joined" if order == "mixture" else "all", "batch", 2)
-    for order in OPTIONS["order"]
-]
+FROM_DISK = [Case("large", order, "disk", "pad", 1, 2, "all", "batch", 2) for order in OPTIONS["order"]]
 DAILY = daily() | {*FROM_DISK}
 CASES = [
     pytest.param(case, None, id="-".join(map(str, case)), marks=[] if case in DAILY else [pytest.mark.nightly])
@@ -262,7 +247,7 @@ def source_of(
         first = files_of(case.kind)
         tune(**small_sizes(MemmapDataset(first.path)))
         # the CPU plays a device with room for all
-        monkeypatch.setattr("reader.loading.reading.free_bytes", lambda device: 1 << 30)
+        monkeypatch.setattr("reader.loading.gathering._HOLDS_ROWS", ("cpu", "cuda"))
         return Source.of(case, first, second_of(case.kind), tmp_path / "cache")
 
     return opened

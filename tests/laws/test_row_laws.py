@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 from kinds import KINDS, ROWS, refusal, spread
-from rows import FilesOf, Row, joined, rows_in
+from rows import FilesOf, Row, rows_in
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
-from reader import MemmapDataset, MemmapLoader, StoreError, concat
+from reader import MemmapDataset, MemmapLoader, StoreError
 
 SOME = [11, 2, 3, 4, 0, 12, 2]
 MASK = np.arange(ROWS) % 3 == 1
@@ -93,32 +93,6 @@ def test_splits_of_a_dataset_have_each_row_once(kind: str, as_tuple: bool, files
         assert rows_in(found) == [files.expected(n, as_tuple=as_tuple) for n in rows]
 
 
-@pytest.mark.parametrize("as_tuple", FORMS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_joined_stores_have_the_rows_of_both(kind: str, as_tuple: bool, files_of: FilesOf, second_of: FilesOf) -> None:
-    first, second = files_of(kind), second_of(kind)
-    files, data = first.joined(second), joined(first, second, as_tuple=as_tuple)
-    count = len(files.rows)
-    assert (len(data), count) == (20, 20)
-    each: list[tuple[list[int], Any]] = [
-        ([*range(count)], data[:]),
-        ([11, 12, 13, 14], data[11:15]),
-        ([14], data[14]),
-        ([19, 0, 13, 12], data[[-1, 0, 13, 12]]),
-        ([18, 5, 13], data.subset([18, 5, 13])[:]),
-        ([14, 2], pickle.loads(pickle.dumps(data))[[14, 2]]),
-        ([15, 1, 2], joined_again(data)[[5, 6, 7]]),
-    ]
-    for numbers, found in each:
-        assert rows_in(found) == [files.expected(n, as_tuple=as_tuple) for n in numbers]
-    assert files.paths == [path for path, _ in data.samples]
-
-
-def joined_again(data: MemmapDataset) -> MemmapDataset:
-    """Join parts of joined stores."""
-    return concat([data.subset(range(10, 15)), data.subset([15, 1, 2])])
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_store_is_its_files(kind: str, files_of: FilesOf) -> None:
     files = files_of(kind)
@@ -154,16 +128,12 @@ def test_torchs_loader_gives_the_batches_of_ours(kind: str, workers: int, as_tup
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_another_process_reads_the_same_rows(
-    kind: str, process: ProcessPoolExecutor, files_of: FilesOf, second_of: FilesOf
-) -> None:
+def test_another_process_reads_the_same_rows(kind: str, process: ProcessPoolExecutor, files_of: FilesOf) -> None:
     files = files_of(kind)
     data = MemmapDataset(files.path, as_tuple=False)
     for sent, numbers in ((data, [*range(ROWS)]), (data.subset(SOME), SOME)):
         found = process.submit(read_there, sent).result(120)
         assert found == ([files.rows[n] for n in numbers],) * 2
-    both = process.submit(read_there, joined(files, second_of(kind), as_tuple=False)).result(120)
-    assert both == (files.rows + second_of(kind).rows,) * 2
 
 
 def read_there(data: MemmapDataset) -> tuple[list[Row], list[Row]]:

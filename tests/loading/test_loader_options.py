@@ -12,32 +12,6 @@ import torch
 from reader import MemmapDataset, MemmapLoader
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "advice"),
-    [
-        ("generator", torch.Generator(), "the order depends on the seed: give seed=, such as generator.initial_seed()"),
-        ("batch_sampler", [[0]], "give it as sampler=, which takes samplers of rows and of batches"),
-        ("pin_memory_device", "cuda", "give device=, which pins by itself"),
-        ("shufle", True, "help(MemmapLoader) lists what it takes"),
-    ],
-)
-def test_what_a_dataloader_takes_is_refused_with_what_to_write(
-    name: str, value: Any, advice: str, shared_store: Path
-) -> None:
-    with pytest.raises(TypeError) as caught:
-        MemmapLoader(MemmapDataset(shared_store), 8, **{name: value})
-    assert str(caught.value).startswith(f"MemmapLoader takes no {name}=: {advice}")
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["drop_last", "as_tuple"])
-def test_a_word_is_no_truth(name: str, shared_store: Path) -> None:
-    with pytest.raises(ValueError, match=rf"^{name} is 'no', expected True or False\.$"):
-        MemmapLoader(MemmapDataset(shared_store), 8, **{name: "no"})
-    loader = MemmapLoader(MemmapDataset(shared_store), 8, **{name: np.bool_(True)})
-    assert getattr(loader, name) is True
-
-
 @pytest.mark.parametrize("mask", [[True, False], torch.tensor([True, False]), np.array([True]), [[True, False]]])
 def test_a_mask_is_no_sampler(mask: Any, shared_store: Path) -> None:
     with pytest.raises(

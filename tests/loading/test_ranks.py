@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 from children import program
 from launcher import launch
-from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler
 
 from reader import MemmapDataset, MemmapLoader
 from reader.format.errors import OrderError
@@ -40,23 +35,6 @@ def rows(loader: MemmapLoader) -> list[int]:
     return [row for batch in loader for row in batch.rows.tolist()]
 
 
-def test_a_loader_that_was_made_before_the_process_group_reads_its_part(
-    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    parts = []
-    for rank in range(3):
-        with monkeypatch.context() as patch, caplog.at_level("INFO", logger="pixpack"):
-            loader = MemmapLoader(train, 10, shuffle="full", as_tuple=False)
-            assert "order full, rank 0 of 1, residency" in caplog.text
-            started(patch, rank, 3)
-            parts.append(rows(loader))
-            assert f"order full, seed 0, rank {rank} of 3, residency" in repr(loader)
-            assert f": rank {rank} of 3 (torch.distributed)" in caplog.text
-            assert len(loader) == 3
-    assert sorted(itertools.chain(*parts)) == list(range(90))
-    assert not [record for record in caplog.records if record.levelname == "WARNING"]
-
-
 def test_len_before_the_first_epoch_takes_world_size_and_asks_nobody_else_afterwards(
     train: MemmapDataset, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -71,77 +49,6 @@ def test_len_before_the_first_epoch_takes_world_size_and_asks_nobody_else_afterw
     assert not caplog.text
 
 
-@pytest.mark.parametrize("when", ["len", "an epoch"])
-def test_another_world_size_than_the_environments_warns_with_both(
-    train: MemmapDataset, when: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    loader = MemmapLoader(train, 10, as_tuple=False)
-    if when == "len":
-        assert len(loader) == 9
-    else:
-        # one batch, to look at its shape
-        next(iter(loader))
-    started(monkeypatch, 1, 2)
-    assert len(rows(loader)) == 45
-    (record,) = caplog.records
-    assert record.levelname == "WARNING"
-    assert record.getMessage() == (
-        f"{train.path}: an epoch was said to be 9 steps, for world size 1; now it is 5, for world size 2 (torch.distributed)."
-        " What was computed from the former, such as a schedule of learning rates, does not fit."
-    )
-    rows(loader)
-    assert len(caplog.records) == 1
-
-
-@pytest.mark.parametrize("kind", ["rows", "batches", "list"])
-@pytest.mark.parametrize("is_made_first", [False, True])
-def test_a_sampler_that_is_not_distributed_warns_once_under_several_ranks(
-    train: MemmapDataset,
-    kind: str,
-    is_made_first: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    one = RandomSampler(train)
-    sampler: Any = {"rows": one, "batches": BatchSampler(one, 10, drop_last=False), "list": [4, 2, 3]}[kind]
-    if not is_made_first:
-        started(monkeypatch, 1, 2)
-    loader = MemmapLoader(train, 10, sampler=sampler, as_tuple=False)
-    if is_made_first:
-        rows(loader)
-        assert not caplog.records
-        started(monkeypatch, 1, 2)
-    for _ in range(2):
-        assert len(rows(loader)) == (3 if kind == "list" else 90)
-    (record,) = caplog.records
-    assert record.getMessage() == (
-        f"{train.path}: this is rank 1 of 2, and the sampler, a {type(sampler).__name__}, is not distributed: each rank reads"
-        " every row that it gives. Give sampler=DistributedSampler(dataset), or shuffle= or weights= instead, which share rows"
-        " among ranks; or rank=0 and world_size=1 if each rank's sampler has rows of its own."
-    )
-    # as it says
-    own = DistributedSampler(train, num_replicas=2, rank=1)
-    rows(MemmapLoader(train, 10, sampler=own, as_tuple=False))
-    rows(MemmapLoader(train, 10, sampler=BatchSampler(own, 10, drop_last=False), as_tuple=False))
-    rows(MemmapLoader(train, 10, sampler=sampler, rank=0, world_size=1, as_tuple=False))
-    assert len(caplog.records) == 1
-
-
-def test_a_launchers_variables_are_enough_and_are_named(
-    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    loader = MemmapLoader(train, 10, as_tuple=False)
-    assert rows(loader)[:10] == list(range(10, 20))
-    rows(loader)
-    assert [record.getMessage() for record in caplog.records] == [
-        f"{train.path}: reads for rank 1 of 2, as RANK and WORLD_SIZE say, though torch.distributed is not initialized. Give"
-        " rank= and world_size= if that is not meant."
-    ]
-    assert rows(MemmapLoader(train, 10, rank=0, world_size=1, as_tuple=False)) == list(range(90))
-
-
 def test_a_world_size_without_a_rank_is_refused_when_an_epoch_begins(
     train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,23 +61,6 @@ def test_a_world_size_without_a_rank_is_refused_when_an_epoch_begins(
         iter(loader)
     started(monkeypatch, 0, 2)
     assert len(rows(loader)) == 45
-
-
-@pytest.mark.parametrize(
-    ("variables", "message"),
-    [
-        ({"WORLD_SIZE": "many"}, r"the variable WORLD_SIZE is 'many', expected an integer\."),
-        ({"WORLD_SIZE": "2", "RANK": "x"}, r"the variable RANK is 'x', expected an integer\."),
-        ({"WORLD_SIZE": "2", "RANK": "2"}, r"rank is 2, expected 0 <= rank < world_size = 2\."),
-    ],
-)
-def test_variables_that_make_no_sense_are_one_sentence(
-    train: MemmapDataset, variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        MemmapLoader(train, 10, as_tuple=False)
 
 
 def test_what_the_process_group_leaves_nothing_of_is_refused_when_an_epoch_begins(
@@ -192,22 +82,6 @@ def test_a_state_of_one_rank_resumes_with_two_that_came_later(
     loader.load_state_dict(loader.state_dict() | {"epoch": 0, "position": 40})
     started(monkeypatch, 1, 2)
     assert rows(loader) == order[50:60] + order[70:80] + order[85:90]
-
-
-def test_ray_train_is_asked_where_it_started_no_process_group(
-    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module: Any = ModuleType("ray.train")
-    monkeypatch.setitem(sys.modules, "ray.train", module)
-    module.get_context = lambda: SimpleNamespace(get_world_rank=lambda: 1, get_world_size=lambda: 2)
-    assert rows(MemmapLoader(train, 10, as_tuple=False))[:10] == list(range(10, 20))
-
-    # outside of a worker
-    def outside() -> None:
-        raise RuntimeError("`get_context` has been called outside of a training worker")
-
-    module.get_context = outside
-    assert rows(MemmapLoader(train, 10, as_tuple=False)) == list(range(90))
 
 
 # -- real processes
@@ -237,7 +111,6 @@ def test_two_processes_share_an_epoch_though_their_loaders_were_made_first(share
     launch(tmp_path / "early.py", (2, [shared_store, tmp_path]))
     found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     for rank, (steps, batches, first, shown) in enumerate(found):
-        assert (tmp_path / f"{rank}.log").read_text().count("though torch.distributed is not initialized") == 1
         # without a process group the variables say the same
         assert first == batches
         assert steps == len(batches) == 5

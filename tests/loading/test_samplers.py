@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -26,7 +25,7 @@ from torch.utils.data import (
     random_split,
 )
 
-from reader import MemmapDataset, MemmapLoader, RandomHorizontalFlip, RASampler
+from reader import MemmapDataset, MemmapLoader
 
 
 def rows(loader: Any) -> list[list[int]]:
@@ -65,56 +64,6 @@ ORDERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_samplers_give_the_positions_that_the_loader_reads(train: MemmapDataset, order: str) -> None:
-    part = train.subset(range(89, -1, -1))
-    loader = MemmapLoader(part, 16, seed=4, as_tuple=False, **ORDERS[order])
-    for _ in range(2):
-        batches, positions = [list(batch) for batch in loader.batch_sampler], list(loader.sampler)
-        assert positions == [position for batch in batches for position in batch]
-        assert len(loader.sampler) == len(positions)
-        assert len(loader.batch_sampler) == len(batches) == len(loader)
-        # asking the samplers begins no epoch
-        assert rows(loader) == [[89 - position for position in batch] for batch in batches]
-
-
-def test_a_loader_that_does_not_shuffle_has_a_sequential_sampler_and_the_callers_sampler_is_its_own(
-    train: MemmapDataset,
-) -> None:
-    assert isinstance(MemmapLoader(train, 8).sampler, SequentialSampler)
-    assert not isinstance(MemmapLoader(train, 8, shuffle="full").sampler, SequentialSampler)
-    sampler = DistributedSampler(train, num_replicas=2, rank=0)
-    loader = MemmapLoader(train, 8, sampler=sampler)
-    assert loader.sampler is loader.batch_sampler.sampler is sampler
-    # of batches, it is not taken for one of rows
-    assert MemmapLoader(train, 8, sampler=BatchSampler(sampler, 8, False)).sampler is sampler
-    loader = MemmapLoader(train, 8)
-    assert loader.sampler is loader.sampler is loader.batch_sampler.sampler
-
-
-def test_set_epoch_of_a_sampler_reaches_the_loader(train: MemmapDataset) -> None:
-    loader = MemmapLoader(train, 16, shuffle="full", seed=1, as_tuple=False)
-    epochs = [rows(loader) for _ in range(4)]
-    assert len({str(epoch) for epoch in epochs}) == 4
-    for by in (loader.sampler, loader.batch_sampler, loader):
-        by.set_epoch(2)
-        assert rows(loader) == epochs[2]
-        by.set_epoch(0)
-        assert rows(loader) == epochs[0]
-    assert loader.sampler.epoch == 1
-
-
-def test_an_epoch_set_on_the_callers_sampler_is_the_loaders(train: MemmapDataset) -> None:
-    sampler: Any = DistributedSampler(train, num_replicas=2, rank=1, seed=3)
-    loader = MemmapLoader(train, 15, sampler=sampler, as_tuple=False)
-    sampler.set_epoch(7)
-    batches = iter(loader)
-    assert next(batches).epoch == 7
-    assert loader.state_dict()["epoch"] == 7
-    # as with torch's DataLoader, it stays until that caller sets another
-    assert [batch.epoch for batch in loader] == [7, 7, 7]
-
-
 def test_a_sampler_that_is_exchanged_later_gets_the_epochs(train: MemmapDataset) -> None:
     """As Lightning does, which gives a BatchSampler another sampler."""
     batches = BatchSampler(SequentialSampler(train), 5, drop_last=False)
@@ -122,38 +71,6 @@ def test_a_sampler_that_is_exchanged_later_gets_the_epochs(train: MemmapDataset)
     batches.sampler = DistributedSampler(train, num_replicas=1, rank=0)
     loader.set_epoch(4)
     assert batches.sampler.epoch == 4
-
-
-def test_an_epoch_set_on_a_sampler_after_that_epoch_began_leaves_its_state(train: MemmapDataset) -> None:
-    # as Lightning does in the first epoch
-    loader = MemmapLoader(train, 16, shuffle="full", as_tuple=False)
-    batches = iter(loader)
-    loader.sampler.set_epoch(0)
-    next(batches)
-    state, rest = loader.state_dict(), rows(batches)
-    assert (state["epoch"], state["position"]) == (0, 16)
-    loader.load_state_dict(state)
-    assert rows(loader) == rest
-    assert loader.sampler.state_dict() == loader.state_dict()
-    loader.sampler.load_state_dict(state)
-    assert rows(loader) == rest
-
-
-@pytest.mark.parametrize("prefetch", [0, 2])
-def test_an_epoch_set_on_a_sampler_before_a_batch_is_taken_is_that_of_the_pass(
-    train: MemmapDataset, prefetch: int
-) -> None:
-    # as Lightning, which calls iter() twice before it sets the first epoch
-    loader = MemmapLoader(train, 16, shuffle="full", as_tuple=False, prefetch=prefetch)
-    epochs = [rows(loader) for _ in range(3)]
-    iter(loader)
-    batches = iter(loader)
-    loader.sampler.set_epoch(1)
-    assert loader.state_dict()["epoch"] == 1
-    assert next(batches).rows.tolist() == epochs[1][0]
-    assert (loader.state_dict()["epoch"], loader.state_dict()["position"]) == (1, 16)
-    assert rows(batches) == epochs[1][1:]
-    assert rows(loader) == epochs[2]
 
 
 SAMPLERS: dict[str, Any] = {
@@ -261,7 +178,6 @@ FOREIGN: dict[str, tuple[Callable[[MemmapDataset], Any], bool]] = {
     "weighted": (lambda train: WeightedRandomSampler([1.0] * 90, 70), False),
     "distributed": (lambda train: DistributedSampler(train, 2, 1), False),
     "batches of torch": (lambda train: BatchSampler(RandomSampler(train), 7, drop_last=True), True),
-    "repeated augmentation": (lambda train: RASampler(train, 1, 0), False),
     "timm": (timm_sampler, False),
     "rows, with a batch_size": (lambda train: PerClass(64, 32), False),
     "batches": (lambda train: Batches(9), True),
@@ -294,109 +210,13 @@ def test_a_sampler_gives_the_steps_that_len_and_a_dataloader_say(
         assert seen[0] == seen[1]
 
 
-@pytest.mark.parametrize("prefetch", [0, 2])
-@pytest.mark.parametrize("count", [0, 2])
-@pytest.mark.parametrize("kind", SAMPLERS)
-def test_a_dataloader_of_its_dataset_and_batch_sampler_gives_its_batches(
-    train: MemmapDataset, kind: str, count: int, prefetch: int
-) -> None:
-    def made() -> MemmapLoader:
-        flip = RandomHorizontalFlip()
-        options: dict[str, Any] = {
-            "transform": lambda batch: (flip(batch).images, batch.rows, batch.epoch, batch.position)
-        }
-        return MemmapLoader(train, 16, seed=2, prefetch=prefetch, **options, **SAMPLERS[kind](train))
-
-    expected = made()
-    full, following = list(expected), list(expected)
-    loader = made()
-    rest = rest_of(loader, count)
-    found = list(rest)
-    assert len(rest) == len(found) == len(full) - count
-    for ours, theirs in ((found, full[count:]), (list(loader), following)):
-        for (images, numbers, *stamps), (images_too, numbers_too, *stamps_too) in zip(ours, theirs, strict=True):
-            assert torch.equal(images, images_too)
-            assert torch.equal(numbers, numbers_too)
-            assert stamps == stamps_too
-
-
-def test_skipping_counts_from_the_beginning_of_the_epoch_of_a_loaded_state(train: MemmapDataset) -> None:
-    loader = MemmapLoader(train, 16, shuffle="full", as_tuple=False)
-    batches = iter(loader)
-    for _ in range(3):
-        next(batches)
-    state, rest = loader.state_dict(), rows(batches)
-    loader.load_state_dict(state)
-    # not six batches: the state and the number to skip say the same
-    assert rows(rest_of(loader, 3)) == rest
-
-
-def test_what_a_dataloader_of_its_parts_cannot_do_is_refused(train: MemmapDataset) -> None:
-    loader = MemmapLoader(train, 16)
-    with pytest.raises(TypeError, match="is made in the process of the loader: give the DataLoader num_workers=0"):
-        list(rest_of(loader, 0, num_workers=1, multiprocessing_context="spawn"))
-    with pytest.raises(TypeError, match="comes whole. Give the DataLoader collate_fn=loader.collate_fn"):
-        list(DataLoader(train, batch_sampler=loader.batch_sampler))
-    endless: Any = type("Endless", (), {"__iter__": lambda self: iter(int, 1)})()
-    with pytest.raises(TypeError, match="has no length"):
-        list(MemmapLoader(train, 16, sampler=endless).batch_sampler)
-    # of another dataset the positions are positions
-    other = train.subset(range(40, 90))
-    batches = DataLoader(other, batch_sampler=MemmapLoader(other.subset(slice(None)), 16).batch_sampler)
-    assert [targets.tolist() for _, targets in batches] == [other.targets[n : n + 16] for n in range(0, 50, 16)]
-
-
-def test_it_has_the_attributes_of_a_dataloader(train: MemmapDataset) -> None:
-    loader = MemmapLoader(train, 16, drop_last=True)
-    own = DataLoader(train, 16, drop_last=True)
-    named = inspect.signature(DataLoader.__init__).parameters
-    missing = [name for name in named if name not in ("self", "shuffle") and not hasattr(loader, name)]
-    assert missing == []
-    for name in named.keys() - {"self", "shuffle", "sampler", "batch_sampler", "collate_fn"}:
-        assert getattr(loader, name) == getattr(own, name), name
-    before = loader.state_dict()
-    loader.reset()
-    assert loader.state_dict() == before
-    images, targets = loader.collate_fn([train[n] for n in (4, 2)])
-    assert torch.equal(images, train[[4, 2]][0])
-    assert targets.tolist() == [train[4][1], train[2][1]]
-
-
-def test_arguments_of_a_dataloader_that_change_nothing_are_ignored(train: MemmapDataset) -> None:
-    expected = [targets.tolist() for _, targets in MemmapLoader(train, 16, shuffle="full")]
-    options: dict[str, Any] = {
-        "num_workers": 4,
-        "pin_memory": True,
-        "persistent_workers": True,
-        "prefetch_factor": 2,
-        "timeout": 30.0,
-        "multiprocessing_context": "spawn",
-        "in_order": True,
-        "collate_fn": None,
-        "generator": None,
-        "batch_sampler": None,
-        "worker_init_fn": None,
-        "pin_memory_device": "",
-    }
-    loader = MemmapLoader(train, 16, shuffle="full", **options)
-    assert [targets.tolist() for _, targets in loader] == expected
-    assert (loader.num_workers, loader.pin_memory) == (0, False)
-    MemmapLoader(train, 16, collate_fn=torch.utils.data.default_collate)
-
-
 def test_what_random_split_gives_is_read_as_a_subset(train: MemmapDataset) -> None:
     part, _ = random_split(train, [50, 40], torch.Generator().manual_seed(3))
     loader = MemmapLoader(Subset(part, [4, 0]), 2, as_tuple=False)
     assert rows(loader) == [[part.indices[4], part.indices[0]]]
     assert isinstance(loader.dataset, MemmapDataset)
-    with pytest.raises(ValueError, match="dataset is a range, expected a MemmapDataset or a subset of one"):
+    with pytest.raises(ValueError, match="dataset is a ConcatDataset, expected a MemmapDataset or a subset of one"):
         MemmapLoader(ConcatDataset([train, range(3)]), 2)  # type: ignore[list-item]
-
-
-def test_of_a_sampler_no_rows_of_the_last_step_are_said_to_come_twice(train: MemmapDataset) -> None:
-    # accelerate's gather_for_metrics would drop real rows
-    loader = MemmapLoader(train, 4, sampler=range(11), rank=0, world_size=2)
-    assert [loader.epochs.plan.shared_rows(position) for position in (0, 8, 88)] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("batch_size", [3, 4, 16])

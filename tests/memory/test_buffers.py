@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
-import subprocess
-import sys
-import weakref
 from collections import deque
 from queue import SimpleQueue
 from typing import Any
@@ -318,52 +315,6 @@ def test_an_interrupt_while_memory_is_allocated_speaks_of_nothing_else(monkeypat
     assert raised.value.__context__ is None
 
 
-def test_pieces_that_are_not_started_are_skipped_where_one_fails_or_nobody_wants_them() -> None:
-    started, go = SimpleQueue[str](), SimpleQueue[None]()
-
-    def piece(name: str) -> None:
-        started.put(name)
-        go.get()
-        if name == "fails":
-            raise ValueError("a piece failed")
-
-    pieces = threads.on_threads("test", 1, piece, [("fails",), ("skipped",)])
-    go.put(None)
-    with pytest.raises(ValueError, match="a piece failed"):
-        pieces.wait()
-    assert (started.get(), started.empty()) == ("fails", True)
-    pieces = threads.on_threads("test", 1, piece, [("begun",), ("skipped",)])
-    assert started.get() == "begun"
-    pieces.is_cancelled = True
-    go.put(None)
-    pieces.cancel()
-    assert started.empty()
-    assert pieces.are_done
-
-
-def test_what_a_thread_keeps_is_let_go_before_it_counts_as_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept, are_free, real = list[weakref.ref[Any]](), list[bool](), threads._ended
-
-    class Ended:
-        """Sees what is kept when a thread says that it has ended."""
-
-        get = real.get
-
-        def put(self, token: None) -> None:
-            are_free.append(kept[0]() is None)
-            real.put(token)
-
-    def keep() -> None:
-        threads.kept.something = np.zeros(3)
-        kept.append(weakref.ref(threads.kept.something))
-
-    monkeypatch.setattr(threads, "_ended", Ended())
-    threads.on_threads("of one test", 1, keep, [()]).wait()
-    assert kept[0]() is not None
-    threads._end(threads._queues.pop(("of one test", 1)), 1)
-    assert are_free == [True]
-
-
 def test_a_forked_process_does_not_wait_for_the_threads_of_another() -> None:
     go = SimpleQueue[None]()
     pieces = threads.on_threads("test", 1, go.get, [()])
@@ -381,35 +332,6 @@ def test_an_error_of_a_piece_is_raised_where_it_is_waited_for(tune: Tune, monkey
     monkeypatch.setattr(copying, "span_copier", lambda: lambda *_: {}["no such piece"])
     with pytest.raises(KeyError, match="no such piece"):
         gather(torch.ones((9, 1000)), np.arange(9), torch.zeros((9, 1000)))
-
-
-@pytest.mark.parametrize("lacks", ["threads", "an interpreter that goes on"])
-def test_without_threads_the_caller_copies(lacks: str, tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    tune(copy_thread_bytes=1000)
-    monkeypatch.setattr(threads, "_queues", {})
-    if lacks == "threads":
-        monkeypatch.setattr("_thread.start_new_thread", refuse)
-    else:
-        monkeypatch.setattr(threads, "_at_exit", True)
-    source = torch.rand((9, 1000))
-    assert torch.equal(gather(source, np.arange(9), torch.zeros((9, 1000))), source)
-
-
-def test_the_copying_threads_end_with_the_process_and_rows_can_be_read_after_them() -> None:
-    script = (
-        "import atexit, numpy as np, torch\nfrom reader.memory.spans import Spans, copy\n"
-        "source, places = np.random.default_rng(0).bytes(64 * 400_000), np.arange(64) * 400_000\n"
-        "def read():\n"
-        "    out = torch.zeros(64 * 400_000, dtype=torch.uint8)\n"
-        "    copy(np.frombuffer(source, np.uint8), Spans(places, np.full(64, 400_000)), out, places)\n"
-        "    print(out.numpy().tobytes() == source)\n"
-        "atexit.register(read)\nread()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
-    assert (done.stdout, done.stderr, done.returncode) == ("True\nTrue\n", "", 0)
 
 
 def test_a_forked_process_copies_with_threads_of_its_own(tune: Tune) -> None:

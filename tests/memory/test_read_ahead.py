@@ -115,7 +115,7 @@ def test_any_plan_gives_the_rows_it_names(
     pool = SizedPools(keep=3, keep_bytes=0)
     with compiled_or_not(is_compiled):
         reader = ReadAhead(
-            [rows_file],
+            rows_file,
             spans_of,
             chunk_bytes=chunk * ROW_BYTES,
             window_end=lambda position: (position // window + 1) * window,
@@ -221,7 +221,7 @@ def read_in_steps(path: Path, order: np.ndarray, *, batch: int = 8, chunk: int =
     """Return the rows of all steps, each in the memory it was read into."""
     pool = BufferPool(batch * LARGE_ROW_BYTES, keep=3)
     reader = ReadAhead(
-        [path],
+        path,
         lambda rows: spans_of(rows, LARGE_ROW_BYTES),
         chunk_bytes=chunk * LARGE_ROW_BYTES,
         window_end=lambda _: 1 << 30,
@@ -375,32 +375,6 @@ def test_pieces_hold_each_row_and_none_a_byte_of_another(rows: list[int], row_by
     for (start, size), (following, _) in itertools.pairwise(pieces):
         assert start + size <= following
     assert sum(size for _, size in pieces) == runs.size_bytes <= (len(rows) + len({*rows})) * row_bytes
-    assert runs.find(spans) is not None
-
-
-@settings(max_examples=200)
-@given(
-    held=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 30)), max_size=20),
-    asked=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 30)), min_size=1, max_size=8),
-)
-def test_runs_say_where_spans_are_or_that_they_are_not_all_there(
-    held: list[tuple[int, int]], asked: list[tuple[int, int]]
-) -> None:
-    def spans(pairs: list[tuple[int, int]]) -> Spans:
-        return Spans(*np.array(pairs, np.int64).reshape(-1, 2).T)
-
-    runs, file = Runs.holding(spans(held)), np.arange(240)
-    memory = np.full(runs.size_bytes, -1)
-    for begin, end, place in zip(*runs[:3], strict=True):
-        memory[place : place + end - begin] = file[begin:end]
-    there = {byte for begin, size in held for byte in range(begin, begin + size)}
-    places = runs.find(spans(asked))
-    if places is None:
-        # an empty span is somewhere only where it begins in a run, or ends one
-        assert any(size == 0 or not {*range(begin, begin + size)} <= there for begin, size in asked)
-    else:
-        for (begin, size), place in zip(asked, places.tolist(), strict=True):
-            assert memory[place : place + size].tolist() == file[begin : begin + size].tolist()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -459,7 +433,7 @@ def contents_of(path: Path, size_bytes: int, *, past_cache: bool) -> bytes:
 def first_rows_of(path: Path) -> ReadAhead:
     """Return what reads the first 20 rows of a file in a step, which has begun."""
     reader = ReadAhead(
-        [path],
+        path,
         spans_of,
         chunk_bytes=8 * ROW_BYTES,
         window_end=lambda _: ROWS,
@@ -536,14 +510,3 @@ def test_a_file_cut_short_between_two_reads_past_the_cache_is_named(tmp_path: Pa
     with compiled_or_not(is_compiled), pytest.raises(StoreError, match="rows ends at byte 20580: it was cut short"):
         bring(file, Spans(np.array([0]), np.array([40 * 1024])), np.zeros(40 * 1024, np.uint8))
     file.close()
-
-
-def test_a_pass_starts_no_thread_of_an_executor_whose_callbacks_would_lose_an_interrupt(
-    rows_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("concurrent.futures.ThreadPoolExecutor.submit", None)
-    reader = first_rows_of(rows_file)
-    out = taken(reader, np.arange(20))
-    reader.close()
-    assert np.array_equal(out, contents()[:20])
-    assert contents_of(rows_file, ROW_BYTES * ROWS, past_cache=False) == contents().tobytes()

@@ -17,12 +17,11 @@ from conftest import make_tree, memory_cgroup
 
 import packer
 from reader import MemmapDataset, MemmapLoader, system
-from reader.buffers import BufferPool, allocated
+from reader.buffers import BufferPool
 from reader.format.errors import StoreError
 from reader.format.manifest import PIXELS
-from reader.memory import raw_file, residency
+from reader.memory import raw_file
 from reader.memory.raw_file import RawFile, bring
-from reader.memory.residency import Reads
 from reader.memory.spans import Spans
 from scripts.samples.stores import sparse_store
 
@@ -45,11 +44,11 @@ def test_memory_that_is_read_into_is_used_again_in_the_next_epoch(tmp_path: Path
         for _ in range(4):
             for batch in loader:
                 assert torch.equal(batch.pixels, data.store.pixels[batch.rows])
-        pool = loader.gathering._ahead_pool
+        pool = loader._gathering._ahead_pool
         # the 5 steps of an epoch are read together, while the loop has the last batch of the epoch before
         assert pool is not None
         assert pool.allocated <= 7
-    assert loader.gathering._ahead_pool is None
+    assert loader._gathering._ahead_pool is None
 
 
 def test_a_state_moves_between_residencies(train: MemmapDataset) -> None:
@@ -82,106 +81,17 @@ def test_targets_cut_short_under_the_loader_are_named(store: Path) -> None:
 # -- the choice
 
 
-@pytest.mark.parametrize(
-    "size, free, cached, kind, name, reason",
-    [
-        (
-            3 * GB,
-            20 * GB,
-            0.2,
-            "ext4",
-            "cache",
-            "3.0 GB of rows, 20.0 GB of memory free, 20% of them in the page cache on ext4",
-        ),
-        (30 * GB, 20 * GB, 0.5, "ext4", "disk", "30.0 GB of rows, 20.0 GB of memory free: they do not fit; ext4"),
-        (17 * GB, 20 * GB, 0.9, "xfs", "disk", "they do not fit; xfs"),
-        (30 * GB, 20 * GB, 1.0, "tmpfs", "cache", "tmpfs is memory itself"),
-        (3 * GB, 20 * GB, 0.1, "nfs4", "ram", "nfs4 is a network file system"),
-        (3 * GB, 20 * GB, 0.99, "nfs4", "cache", "99% of them in the page cache"),
-        (15 * GB, 20 * GB, 0.1, "nfs4", "cache", "10% of them in the page cache on nfs4"),
-        (30 * GB, 20 * GB, 0.1, "fuse.sshfs", "disk", "they do not fit; fuse.sshfs"),
-    ],
-)
-def test_auto_says_what_it_chose_and_why(
-    monkeypatch: pytest.MonkeyPatch, size: int, free: int, cached: float, kind: str, name: str, reason: str
-) -> None:
-    monkeypatch.setattr(system, "available_bytes", lambda: free)
-    monkeypatch.setattr(system, "cached_share", lambda path, offset=None: cached)
-    monkeypatch.setattr(system, "file_system", lambda path: kind)
-    chosen = residency.choose("auto", Reads(Path("pixels"), size))
-    assert chosen.name == name
-    assert reason in chosen.reason
-
-
-@pytest.mark.parametrize(
-    "asked, free, store, name, reason",
-    [
-        # a device's memory is for the model: "auto" leaves it alone, however much is free
-        ("auto", 80, 1, "cache", "20.0 GB of memory free"),
-        ("auto", 80, 0, "cache", "20.0 GB of memory free"),
-        ("auto", 80, 21, "cache", "20.0 GB of memory free"),
-        ("gpu", 80, 79, "gpu", "as asked"),
-        ("gpu", 80, 0, "gpu", "as asked, and there already"),
-        ("ram", 80, 1, "ram", "as asked"),
-    ],
-)
-def test_a_device_takes_rows_only_where_asked_and_where_there_is_room(
-    monkeypatch: pytest.MonkeyPatch, asked: str, free: int, store: int, name: str, reason: str
-) -> None:
-    monkeypatch.setattr(system, "available_bytes", lambda: 20 * GB)
-    monkeypatch.setattr(system, "cached_share", lambda path, offset=None: 1.0)
-    monkeypatch.setattr(system, "file_system", lambda path: "ext4")
-    chosen = residency.choose(asked, Reads(Path("pixels"), 3 * GB), residency.Room(free * GB, store * GB))
-    assert (chosen.name, chosen.host) == (name, "ram" if asked == "ram" else "cache")
-    assert reason in chosen.reason
-
-
-def test_a_store_too_large_for_the_device_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(residency, "_way_there", lambda reads: "cache")
-    with pytest.raises(ValueError) as raised:
-        residency.choose("gpu", Reads(Path("pixels"), 3 * GB), residency.Room(8 * GB, 12 * GB))
-    assert str(raised.value) == (
-        "residency 'gpu': the rows need 12.0 GB, and 8.0 GB are free on the device. Leave it to 'auto'."
-    )
-
-
-def test_what_does_not_fit_or_exist_is_one_sentence(train: MemmapDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(
-        ValueError, match=r"residency is 'gpu2', expected one of 'auto', 'cache', 'ram', 'disk', 'gpu'\."
-    ):
-        MemmapLoader(train, 8, residency="gpu2", as_tuple=False)
-    with pytest.raises(
-        ValueError, match=r"residency 'gpu' needs a CUDA device, but device is 'cpu'\. Use device='cuda', or 'ram'"
-    ):
-        MemmapLoader(train, 8, residency="gpu", as_tuple=False)
-    monkeypatch.setattr(system, "available_bytes", lambda: 1000)
-    with pytest.raises(
-        ValueError, match=r"residency 'ram' needs 276\.5 kB, but 1\.0 kB of memory are free\. Use 'disk'"
-    ):
-        MemmapLoader(train, 8, residency="ram", as_tuple=False)
-
-
 def test_a_cold_epoch_of_the_cache_reads_ahead_and_a_warm_one_does_not(
-    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loader = MemmapLoader(train, 8, shuffle="full", residency="cache", as_tuple=False)
+    loader, read_pieces = MemmapLoader(train, 8, shuffle="full", residency="cache", as_tuple=False), RawFile.read_pieces
     for cold in (True, False):
-        monkeypatch.setattr(residency, "is_cold", lambda path, size, offset=None, cold=cold: cold)
-        caplog.clear()
-        with caplog.at_level("INFO", logger="pixpack"):
-            for batch in loader:
-                assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
-        assert ("reads ahead from the disk" in caplog.text) is cold
-
-
-def test_what_is_warm_is_never_read_ahead(
-    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(residency, "is_cold", lambda *_: True)
-    loader = MemmapLoader(train, 8, residency=residency.Residency("cache", "it was read before", "cache", is_warm=True))
-    with caplog.at_level("INFO", logger="pixpack"):
-        assert len(list(loader)) == len(loader)
-    assert "reads ahead" not in caplog.text
+        reads: list[int] = []
+        monkeypatch.setattr("reader.loading.gathering.is_cold", lambda path, size, cold=cold: cold)
+        monkeypatch.setattr(RawFile, "read_pieces", lambda *given, reads=reads: reads.append(1) or read_pieces(*given))
+        for batch in loader:
+            assert torch.equal(batch.pixels, train.store.pixels[batch.rows])
+        assert bool(reads) is cold
 
 
 # -- what the machine tells
@@ -234,24 +144,6 @@ def test_the_file_system_of_a_folder_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps")
-def test_ram_asks_for_huge_pages_and_reports_how_many_it_got(
-    train: MemmapDataset, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level("INFO", logger="pixpack"):
-        MemmapLoader(train, 8, residency="ram", as_tuple=False)
-    assert re.search(r"276\.5 kB copied into memory, (0 bytes|\d+\.\d kB) of it in huge pages", caplog.text)
-    rows = torch.from_numpy(allocated(64 << 20)).fill_(1)
-    # hg: asked for by madvise(2)
-    assert "hg" in _flags(rows.data_ptr())
-    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    if not setting.exists() or "[never]" in setting.read_text():
-        pytest.skip("this system gives no huge pages")
-    assert system.huge_page_bytes(rows.data_ptr(), rows.nbytes) in range(1 << 20, (64 << 20) + 1)
-    small = torch.zeros(1000)
-    assert system.huge_page_bytes(small.data_ptr(), small.nbytes) in range(small.nbytes + 1)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/smaps")
 @pytest.mark.parametrize("size_bytes", [2 << 20, 5_000_000])
 def test_all_of_a_large_buffer_may_be_in_huge_pages_also_where_malloc_has_memory_to_reuse(size_bytes: int) -> None:
     used = [np.ones(size_bytes // 2, np.uint8) for _ in range(8)]
@@ -292,7 +184,7 @@ from reader import MemmapDataset, MemmapLoader
 from reader import system
 from reader.memory import raw_file
 def read(way):
-    loader = MemmapLoader(MemmapDataset(sys.argv[3]), 64, shuffle=True)
+    loader = MemmapLoader(MemmapDataset(sys.argv[3]), 64, shuffle="block")
     rows = sum(len(targets) for _, targets in loader)
     print(way, loader.order, loader.residency, rows, system.memory_bytes(), sep=", ", flush=True)
 read("past the cache")

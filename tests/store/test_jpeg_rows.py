@@ -22,7 +22,6 @@ from packer.cli import run
 from packer.errors import OptionsError, PackError
 from packer.operations.verify import verify
 from reader import MemmapDataset, frames, jpeg_frames
-from reader.dataset.concat import concat
 from reader.format.errors import StoreError
 from reader.format.manifest import read_manifest
 from reader.format.samples import read_samples
@@ -125,18 +124,6 @@ def test_a_row_that_is_too_long_for_a_jpeg_is_a_reject(tmp_path: Path) -> None:
 
 
 # -- reading
-
-
-def test_stores_of_any_quality_are_read_as_one(equal: tuple[Path, Path], tmp_path: Path) -> None:
-    subset(equal[0], tmp_path / "worse", compress="jpeg:50")
-    data = [MemmapDataset(path) for path in (equal[1], tmp_path / "worse")]
-    joined = concat(data)
-    assert torch.equal(joined[30][0], data[1][6][0])
-    assert torch.equal(joined[3][0], data[0][3][0])
-    sums = [one.manifest.compression.squared_error for one in (*data, joined)]
-    assert sums[2] == sums[0] + sums[1]
-    with pytest.raises(StoreError, match=r"has raw rows, .* has JPEG ones, and concat takes one kind"):
-        concat([data[0], MemmapDataset(equal[0])])
 
 
 @pytest.mark.parametrize(("is_compiled", "has_pillow"), [(True, True), (True, False), (False, True), (False, False)])
