@@ -22,11 +22,11 @@ from reader.transforms.random import (
     checked_p,
     draw,
     gammas,
+    host_batch,
     integer,
     noise,
     number,
     numbers,
-    on_the_host,
     pair,
 )
 
@@ -87,7 +87,7 @@ class RandomErasing(Described):
         if isinstance(batch, RaggedBatch):
             return changed_by_row(self, batch)
         pixels = batch.pixels.clone()
-        for n, (x0, y0, x1, y1) in enumerate(on_the_host(self.boxes, batch).tolist()):
+        for n, (x0, y0, x1, y1) in enumerate(self.boxes(host_batch(batch)).tolist()):
             if x0 < x1:
                 pixels[n, y0:y1, x0:x1] = self._levels(batch, n, (x0, y0, x1, y1))
         return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
@@ -151,11 +151,14 @@ class _OfTwo(Described):
             raise ValueError(f"label_smoothing is {label_smoothing!r}, expected a share from 0 to 1.")
         self.alpha, self.num_classes, self.label_smoothing, self.seed = alpha, num_classes, label_smoothing, seed
 
-    def _share(self, batch: ImageBatch, first_stream: int) -> torch.Tensor:
-        """Draw from the beta distribution what an image keeps of itself: float64[1, 1], of the first row; 1 for none."""
+    def _check(self, batch: ImageBatch) -> None:
+        """Refuse what is no batch of images and classes."""
         check_batch(self, batch)
         if batch.extras is not None and not {"boxes", "masks"}.isdisjoint(dict(batch.extras.items())):
             raise ValueError(f"{type(self).__name__} mixes images and classes: it takes no rows with boxes or masks.")
+
+    def _share(self, batch: ImageBatch, first_stream: int) -> torch.Tensor:
+        """Draw from the beta distribution what an image keeps of itself: float64[1, 1], of the first row; 1 for none."""
         if not len(batch):
             return torch.ones(1, 1, dtype=torch.float64, device=batch.pixels.device)
         both = gammas(batch[:1], self.seed, first_stream, 2, self.alpha)
@@ -219,6 +222,7 @@ class MixUp(_OfTwo):
         Raises:
             ValueError: there is no num_classes, a target is not below it, or the rows have boxes or masks.
         """
+        self._check(batch)
         share = self.share(batch)
 
         def mixed(pixels: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
@@ -256,7 +260,8 @@ class CutMix(_OfTwo):
         Raises:
             ValueError: there is no num_classes, a target is not below it, or the rows have boxes or masks.
         """
-        x0, y0, x1, y1 = on_the_host(self.box, batch).tolist()
+        self._check(batch)
+        x0, y0, x1, y1 = self.box(host_batch(batch)).tolist()
         height, width = batch.pixels.shape[1:3]
         pixels = batch.pixels.clone()
         if len(batch):

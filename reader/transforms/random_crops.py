@@ -220,7 +220,7 @@ class RandomCrop(CompiledTransform):
             height, width = padding.size_of(height, width)
             tops.append(int(y * (height - self.height + 1)) - padding.top)
             lefts.append(int(x * (width - self.width + 1)) - padding.left)
-        top, left = tensor_on(view.sizes.device, [tops, lefts])
+        top, left = tensor_on(view.sizes.device, [tops, lefts], torch.int64)
         windows = torch.stack([left, top, left + self.width, top + self.height], -1)
         return replace(view.cut(windows, self.padding.fill), size=(self.height, self.width))
 
