@@ -41,8 +41,6 @@ CopySpans = Callable[[_Bytes, _Numbers, _Numbers, _Numbers, _Bytes, bool], None]
 # Reads pieces of a file, and copies the spans in them to memories: of a descriptor, int64[R, 2] of the pieces, the bytes of a
 # block, where the file begins, staging, int64[S, 4] of the spans, and the memories; see reads.c.
 ReadSpans = Callable[[int, _Numbers, int, int, _Bytes, _Numbers, tuple[_Bytes, ...]], int]
-# uint8[N, height, width, channels] for the crops of several calls, contiguous, and int64[B], which of them a call makes.
-Places = tuple[torch.Tensor, torch.Tensor]
 
 
 class CompiledTransform(Described):
@@ -68,11 +66,6 @@ class Crops(NamedTuple):
     grids: torch.Tensor | None = None
     is_cubic: bool = False
     is_mirrored: torch.Tensor | None = None
-
-    def at(self, index: torch.Tensor) -> Crops:
-        """Return those of some images."""
-        grids, is_mirrored = (None if each is None else each[index] for each in (self.grids, self.is_mirrored))
-        return Crops(self.boxes[index], self.height, self.width, grids, self.is_cubic, is_mirrored)
 
     def on_host(self) -> Crops | None:
         """Return them with the values that the host knows; None where it would have to ask the device."""
@@ -102,9 +95,7 @@ class Crops(NamedTuple):
         return torch.cat([images, boxes, grids, flags], 1)
 
 
-def cropped(
-    pixels: torch.Tensor, images: torch.Tensor, channels: int, crops: Crops, into: Places | None = None
-) -> torch.Tensor | None:
+def cropped(pixels: torch.Tensor, images: torch.Tensor, channels: int, crops: Crops) -> torch.Tensor | None:
     """Crop, resize and mirror a box of each image to uint8[B, height, width, channels]; None where there is no memory for it.
 
     On as many threads as the loader has, or torch.
@@ -112,16 +103,13 @@ def cropped(
     Args:
         pixels: of all images; `are_served`.
         images: int64[B, 3] of each the offset in pixels, height and width.
-        into: where they are written, and what is returned then; None: memory of their own.
 
     Raises:
         ValueError: a row's box is empty or outside of its image, an image outside of pixels, or a crop outside of its grid.
     """
     height, width = crops.height, crops.width
-    if into is None:
-        # the device is named, as the caller may have set another default device
-        into = memory(len(images), height, width, channels), torch.arange(len(images), device="cpu")
-    result, places = into
+    # the device is named, as the caller may have set another default device
+    result, places = memory(len(images), height, width, channels), torch.arange(len(images), device="cpu")
     table = torch.cat([crops.table(images), places[:, None]], 1).numpy()
     function = _function()
     assert function is not None

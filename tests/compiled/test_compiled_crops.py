@@ -349,20 +349,6 @@ def test_numbers_that_lead_out_of_the_pixels_are_refused(
         compiled.cropped(pixels, tables[0], 3, Crops(tables[1], 24, 24, tables[2]))
 
 
-def test_crops_are_written_where_they_are_asked_for() -> None:
-    pixels, into = images_of(3, 3), torch.full((5, 24, 24, 3), 7, dtype=torch.uint8)
-    tables = [torch.tensor([right] * 3) for right in (IMAGE, BOX, GRID)]
-    tables[1][:, 1] -= torch.arange(3)
-    alone = compiled.cropped(pixels, tables[0], 3, Crops(tables[1], 24, 24, tables[2]))
-    assert alone is not None
-    made = compiled.cropped(
-        pixels, tables[0], 3, Crops(tables[1], 24, 24, tables[2]), into=(into, torch.tensor([3, 0, 4]))
-    )
-    assert made is into
-    assert torch.equal(into[[3, 0, 4]], alone)
-    assert (into[[1, 2]] == 7).all()
-
-
 def test_a_table_or_a_buffer_of_another_size_is_refused() -> None:
     function: Any = compiled._function()
     pixels, out, row = bytes(300), bytearray(27), torch.tensor([[0, 10, 10, 0, 0, 5, 5, 0, 0, 3, 3, 0, 0]]).numpy()

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 import torch
 
-from reader.compiled import Crops, Places, are_served, cropped
-from reader.host_values import on_host
+from reader.compiled import Crops, are_served, cropped
 from reader.store import RaggedBatch
+from reader.transforms.kernels.pixel_ops import channels_of
 from reader.tuning import tuning
 
 # A number, or one for each sample: int64[B, 1].
@@ -71,24 +71,15 @@ def resized(pixels: torch.Tensor, crops: Crops) -> torch.Tensor:
     return _mirrored_where(_resize_each(pixels, crops, into), crops.is_mirrored)
 
 
-def resized_images(batch: RaggedBatch, crops: Crops, into: Places | None = None) -> torch.Tensor:
-    """Do as `resized` with images of different sizes; into: where the compiled part writes them, and what it then returns."""
-    offsets, shapes = batch.offsets, batch.shapes
-    if (here := on_host(offsets)) is not None and (shapes_here := on_host(shapes)) is not None:
-        offsets, shapes = here, shapes_here
-    images, channels = torch.cat([offsets[:, None], shapes[:, :2].long()], 1), int(shapes[:1, 2].sum())
-    result = _by_one_call(batch.pixels, images, channels, crops, into)
-    if result is not None:
-        return result
+def resized_images(batch: RaggedBatch, crops: Crops) -> torch.Tensor:
+    """Do as `resized` with images of different sizes."""
+    channels = channels_of(batch)
+    if are_served(batch.pixels, channels):
+        images = torch.cat([batch.offsets[:, None], batch.shapes[:, :2].long()], 1)
+        if (result := cropped(batch.pixels, images, channels, crops)) is not None:
+            return result
     each = batch.pixels.new_empty(len(batch), crops.height, crops.width, channels)
     return _mirrored_where(_resize_each(map(batch.image, range(len(batch))), crops, each), crops.is_mirrored)
-
-
-def _by_one_call(
-    pixels: torch.Tensor, images: torch.Tensor, channels: int, crops: Crops, into: Places | None = None
-) -> torch.Tensor | None:
-    """Make all crops by the compiled part; None: it does not take them. Images are as `compiled.cropped` has them."""
-    return cropped(pixels, images, channels, crops, into) if are_served(pixels, channels) else None
 
 
 def nearest(masks: torch.Tensor, crops: Crops) -> torch.Tensor:
