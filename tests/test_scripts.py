@@ -23,7 +23,9 @@ NEEDS_GPU = {"bus_bytes", "gpu"}
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The reports of all benchmarks, of one run on tiny data."""
-    done = program("scripts.bench", "--quick", "--json", "--work", tmp_path_factory.mktemp("work"), CUDA_VISIBLE_DEVICES="")
+    done = program(
+        "scripts.bench", "--quick", "--json", "--work", tmp_path_factory.mktemp("work"), CUDA_VISIBLE_DEVICES=""
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -47,7 +49,9 @@ def fast_or_slow() -> Iterator[list[str]]:
     """Two ways, of which the second does half as much in a call; the calls are noted."""
     calls: list[str] = []
 
-    @bench("Which?", "images/s", rounds=3, claim="The slow one is faster.", holds=lambda rate: rate["slow"] > rate["fast"])
+    @bench(
+        "Which?", "images/s", rounds=3, claim="The slow one is faster.", holds=lambda rate: rate["slow"] > rate["fast"]
+    )
     def trial(lab: Lab) -> Iterator[Way]:
         lab.stack.callback(calls.append, "closed")
         yield Way("fast", lambda: calls.append("f"), 200, before=lambda: calls.append("("))

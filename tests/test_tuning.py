@@ -56,7 +56,10 @@ def test_outside_of_tests_a_pack_gives_the_same_bytes(images: Path, tmp_path: Pa
         ("block_bytes=1.5", r"PIXPACK_TUNING gives block_bytes the value '1\.5', expected a whole number\.$"),
         ("block_bytes", r"PIXPACK_TUNING gives block_bytes the value '', expected a whole number\.$"),
         ("source_pause_seconds=1,x", r"the value '1,x', expected numbers with commas between them\.$"),
-        ("engine_poll_seconds=soon", r"PIXPACK_TUNING gives engine_poll_seconds the value 'soon', expected a number\.$"),
+        (
+            "engine_poll_seconds=soon",
+            r"PIXPACK_TUNING gives engine_poll_seconds the value 'soon', expected a number\.$",
+        ),
     ],
 )
 def test_a_change_that_cannot_be_is_one_sentence(words: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,11 @@ def named_errors(device: torch.device) -> Iterator[None]:
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as e:
-        raise TransferError(f"copying a batch to {device} failed (CUDA_LAUNCH_BLOCKING=1 shows the cause): {e}") from e
+        said = str(e).partition("\n")[0].rstrip(".")
+        raise TransferError(
+            f"copying a batch to {device} failed: {said}. An earlier kernel may be the cause (CUDA_LAUNCH_BLOCKING=1 shows"
+            " which); after a CUDA error restart the process."
+        ) from e
 
 
 class CudaCopier:

@@ -106,7 +106,14 @@ def plain_c(tmp_path_factory: pytest.TempPathFactory) -> Any:
         pytest.skip("no C compiler")
     built = tmp_path_factory.mktemp("plain") / "_native.so"
     sources = sorted(Path(native.__file__).parent.glob("*.c"))
-    flags = ["-O2", "-shared", "-fPIC", "-ffp-contract=off", "-DPIXPACK_PLAIN_C", f"-I{sysconfig.get_paths()['include']}"]
+    flags = [
+        "-O2",
+        "-shared",
+        "-fPIC",
+        "-ffp-contract=off",
+        "-DPIXPACK_PLAIN_C",
+        f"-I{sysconfig.get_paths()['include']}",
+    ]
     subprocess.run([compiler, *flags, *map(str, sources), "-ljpeg", "-lm", "-o", str(built)], check=True)
     spec = importlib.util.spec_from_file_location("_native", built)
     assert spec is not None

@@ -91,9 +91,7 @@ def test_what_is_no_number_is_refused_by_name(name: str, value: object) -> None:
         NUMBERS[name](value)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("num_classes", 0)]
-)
+@pytest.mark.parametrize(("name", "value"), [("num_classes", 0)])
 def test_a_number_out_of_range_is_not_taken_for_none(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=rf"^{name} is .*, expected "):
         NUMBERS[name](value)

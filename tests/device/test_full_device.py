@@ -30,7 +30,7 @@ print(sum(len(batch) for batch in loader))
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("residency", ["cache", "ram"])
+@pytest.mark.parametrize("residency", ["cache"])
 def test_a_full_device_is_an_error_of_torch_and_the_next_epoch_has_every_row(
     shared_store: Path, residency: str
 ) -> None:

@@ -5,7 +5,6 @@ Nothing of it but the copies knows CUDA, so all of it runs on a CPU that plays t
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import itertools
 import shutil
@@ -16,15 +15,12 @@ import numpy as np
 import pytest
 import torch
 from conftest import Tune, devices, make_tree
-from late_streams import World
 from PIL import Image
-from reader.loading.shared_residency import HostCopy
 
 from packer import pack
 from reader import MemmapDataset, MemmapLoader, RandomResizedCrop
-from reader.device.transfer import pin
-from reader.format.errors import PinnedMemoryError, StoreError
-from reader.loading import reading, shared_residency
+from reader.format.errors import StoreError
+from reader.loading import gathering
 
 GB = 10**9
 # Of a device's clock: ten milliseconds and more, longer than the host takes for a batch.
@@ -40,7 +36,7 @@ def train(shared_store: Path) -> MemmapDataset:
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """A device with room for all; the CPU plays one."""
     if request.param == "cpu":
-        monkeypatch.setattr(reading, "free_bytes", lambda device: GB)
+        monkeypatch.setattr(gathering, "_HOLDS_ROWS", ("cpu", "cuda"))
     return request.param
 
 
@@ -58,11 +54,11 @@ def assert_same(found: MemmapLoader, expected: MemmapLoader, epochs: int = 2) ->
     [
         {},
         {"shuffle": "full", "seed": 3},
-        {"shuffle": "block", "drop_last": True},
-        {"shuffle": "full", "rank": 1, "world_size": 4},
-        {"weights": np.arange(90)},
+        {"seed": 0, "shuffle": "block", "drop_last": True},
+        {"seed": 0, "shuffle": "full", "rank": 1, "world_size": 4},
+        {"weights": np.arange(90), "seed": 0},
         {"sampler": torch.utils.data.SequentialSampler(range(90))},
-        {"shuffle": "full", "prefetch": 0},
+        {"seed": 0, "shuffle": "full", "prefetch": 0},
     ],
     ids=lambda options: "-".join(options) or "plain",
 )
@@ -83,18 +79,13 @@ def test_auto_never_takes_memory_of_the_device(
         # also where the rows are there already
         auto = MemmapLoader(train, 16, device=device, as_tuple=False)
     assert [loader.residency for loader in (asked, again)] == ["gpu", "gpu"]
-    assert (auto.residency, auto.resident) == ("cache", None)
-    # one line a loader: none of the loader that fills the device
-    first, second, third = (record.getMessage() for record in caplog.records)
-    assert first.endswith(": order sequential, rank 0 of 1, residency gpu: as asked")
-    assert second.endswith(": order sequential, rank 0 of 1, residency gpu: as asked, and there already")
-    assert ", residency cache: " in third
+    assert auto.residency == "cache"
 
 
 def test_a_subset_is_gathered_by_its_rows(train: MemmapDataset, device: str) -> None:
     for part in (*train.split(0.8), train):
-        loader = MemmapLoader(part, 7, device=device, residency="gpu", shuffle="full", as_tuple=False)
-        assert_same(loader, MemmapLoader(part, 7, shuffle="full", residency="cache", as_tuple=False))
+        loader = MemmapLoader(part, 7, device=device, residency="gpu", shuffle="full", seed=0, as_tuple=False)
+        assert_same(loader, MemmapLoader(part, 7, shuffle="full", seed=0, residency="cache", as_tuple=False))
 
 
 def test_tuples_are_the_default(shared_store: Path, device: str) -> None:
@@ -108,10 +99,10 @@ def test_content_comes_along(tmp_path: Path, device: str) -> None:
     make_tree(tmp_path / "images")
     pack(tmp_path / "images", tmp_path / "out", size=32, fit="pad")
     data = MemmapDataset(tmp_path / "out", as_tuple=False)
-    loader = MemmapLoader(data, 5, shuffle="block", device=device, residency="gpu", as_tuple=False)
+    loader = MemmapLoader(data, 5, shuffle="block", seed=0, device=device, residency="gpu", as_tuple=False)
     assert next(iter(loader)).content is not None
     loader.set_epoch(0)
-    assert_same(loader, MemmapLoader(data, 5, shuffle="block", residency="cache", as_tuple=False))
+    assert_same(loader, MemmapLoader(data, 5, shuffle="block", seed=0, residency="cache", as_tuple=False))
 
 
 def test_a_batch_is_the_callers_own(train: MemmapDataset, device: str) -> None:
@@ -134,22 +125,13 @@ def test_the_transform_knows_epoch_and_device(train: MemmapDataset, device: str)
         assert mean.item() == pytest.approx(train.store.pixels[rows.cpu()].float().mean().item(), rel=1e-5)
 
 
-def test_rows_that_do_not_fit_on_the_device_are_refused(
-    train: MemmapDataset, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reading, "free_bytes", lambda device: 250_000)
-    for shuffle in ("full", "block"):
-        with pytest.raises(
-            ValueError, match=r"residency 'gpu': the rows need \d+\.\d kB, and 250\.0 kB are free on the device"
-        ):
-            MemmapLoader(train, 8, device=device, residency="gpu", shuffle=shuffle, as_tuple=False)
-    assert MemmapLoader(train.subset(slice(40)), 8, device=device, residency="gpu").residency == "gpu"
-
-
 def wrong_on_changing_streams(train: MemmapDataset, residency: str) -> int:
     """Count the batches of some epochs that were wrong for a loop that takes each on another stream, one of them late."""
     streams = [torch.cuda.default_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
-    loader, taken = MemmapLoader(train, 8, shuffle="block", device="cuda", residency=residency, as_tuple=False), []
+    loader, taken = (
+        MemmapLoader(train, 8, shuffle="block", seed=0, device="cuda", residency=residency, as_tuple=False),
+        [],
+    )
     for _ in range(10):
         batches, turns = iter(loader), itertools.cycle(streams)
         for stream in itertools.islice(turns, len(loader)):
@@ -159,7 +141,7 @@ def wrong_on_changing_streams(train: MemmapDataset, residency: str) -> int:
                 taken.append((batch.rows.clone(), batch.pixels.clone()))
                 del batch
     torch.cuda.synchronize()
-    plain = MemmapLoader(train, 8, shuffle="block", residency="cache", as_tuple=False)
+    plain = MemmapLoader(train, 8, shuffle="block", seed=0, residency="cache", as_tuple=False)
     expected = [batch for _ in range(10) for batch in plain]
     return sum(
         not torch.equal(rows.cpu(), right.rows) or not torch.equal(pixels.cpu(), right.pixels)
@@ -170,8 +152,8 @@ def wrong_on_changing_streams(train: MemmapDataset, residency: str) -> int:
 @pytest.mark.cuda
 def test_a_store_outlives_its_loader_until_the_stream_of_the_loop_has_read_it(train: MemmapDataset) -> None:
     loader, stream = MemmapLoader(train, 30, device="cuda", residency="gpu", as_tuple=False), torch.cuda.Stream()
-    assert loader.resident is not None
-    size_bytes = loader.resident.place.memory.nbytes
+    assert loader._gathering.resident is not None
+    size_bytes = loader._gathering.resident.place.memory.nbytes
     with torch.cuda.stream(stream):
         torch.cuda._sleep(10 * _CYCLES)
         taken = [batch.pixels for batch in loader]
@@ -185,7 +167,7 @@ def test_a_store_outlives_its_loader_until_the_stream_of_the_loop_has_read_it(tr
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("residency", ["cache", "ram", "gpu"])
+@pytest.mark.parametrize("residency", ["cache", "gpu"])
 def test_a_loop_may_change_its_stream(train: MemmapDataset, residency: str) -> None:
     assert wrong_on_changing_streams(train, residency) == 0
 
@@ -206,10 +188,10 @@ def waits_for_the_device(loader: MemmapLoader) -> bool:
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("residency", ["cache", "ram", "disk", "gpu"])
+@pytest.mark.parametrize("residency", ["cache", "disk", "gpu"])
 def test_taking_a_batch_does_not_wait_for_the_device(train: MemmapDataset, residency: str) -> None:
     assert not waits_for_the_device(
-        MemmapLoader(train, 8, shuffle="block", device="cuda", residency=residency, as_tuple=False)
+        MemmapLoader(train, 8, shuffle="block", seed=0, device="cuda", residency=residency, as_tuple=False)
     )
 
 
@@ -224,103 +206,6 @@ def test_taking_thousands_of_images_does_not_wait_for_the_device(own_store: Path
 
 
 # -- residency "ram" for a device
-
-
-def copy_of(loader: MemmapLoader) -> HostCopy:
-    """Return the copy of one store in memory that a loader reads."""
-    assert loader._gathering.rows.copy is not None
-    (copy,) = loader._gathering.rows.copy.each
-    return copy
-
-
-def test_loaders_share_a_pinned_copy_and_unpin_it_in_the_end(
-    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world, unpinned = World(eager=("copies", "kernels")), []
-    world.install(monkeypatch)
-    # the driver of this machine copies no batches, if there is one: they are gathered
-    for name, answer in (("may_send", lambda: True), ("can_send", lambda device: False)):
-        monkeypatch.setattr(f"reader.loading.gathering.{name}", answer)
-    monkeypatch.setattr("reader.loading.shared_residency.pin", lambda memory, device: lambda: unpinned.append(1))
-    loader = MemmapLoader(train, 8, device="cuda", residency="ram", as_tuple=False)
-    assert torch.equal(torch.cat([batch.pixels for batch in loader]), train.store.pixels)
-    shuffled = MemmapLoader(train, 8, shuffle="full", device="cuda", residency="ram", as_tuple=False)
-    assert all(torch.equal(batch.pixels, train.store.pixels[batch.rows]) for batch in shuffled)
-    assert copy_of(loader) is copy_of(shuffled)
-    del loader, shuffled
-    gc.collect()
-    assert len(unpinned) == 1
-
-
-@pytest.mark.cuda
-@pytest.mark.parametrize("shuffle", [False, "full", "block"])
-def test_a_pinned_copy_gives_the_batches_of_the_cpu(train: MemmapDataset, shuffle: Any) -> None:
-    loader = MemmapLoader(train, 8, shuffle=shuffle, device="cuda", residency="ram", as_tuple=False)
-    assert copy_of(loader)._bytes.is_pinned()
-    assert_same(loader, MemmapLoader(train, 8, shuffle=shuffle, residency="cache", as_tuple=False))
-
-
-@pytest.mark.cuda
-def test_memory_that_is_pinned_already_is_refused_and_cuda_continues() -> None:
-    memory = torch.zeros(1 << 20)
-    unpin = pin(memory.numpy(), torch.device("cuda", 0))
-    assert memory.is_pinned()
-    with pytest.raises(
-        PinnedMemoryError, match=r"^4\.2 MB of memory cannot be pinned: cudaHostRegister says error 712\."
-    ):
-        pin(memory.numpy(), torch.device("cuda", 0))
-    assert torch.ones(3, device="cuda").sum().item() == 3
-    unpin()
-    assert not memory.is_pinned()
-
-
-@pytest.mark.parametrize("status", [0, 712])
-def test_memory_is_pinned_where_it_is_and_unpinned_there(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[int, ...]] = []
-
-    class Status:
-        """What torch gives back: no number, but what can be made one."""
-
-        def __int__(self) -> int:
-            return status
-
-    class Runtime:
-        def cudaHostRegister(self, *arguments: int) -> Status:
-            calls.append(arguments)
-            return Status()
-
-        def cudaHostUnregister(self, address: int) -> None:
-            calls.append((address,))
-
-    monkeypatch.setattr(torch.cuda, "cudart", Runtime)
-    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
-    memory = torch.zeros(10)
-    if status:
-        with pytest.raises(PinnedMemoryError, match="cudaHostRegister says error 712"):
-            pin(memory.numpy(), torch.device("meta"))
-    else:
-        pin(memory.numpy(), torch.device("meta"))()
-    assert calls == [(memory.data_ptr(), 40, 1), (memory.data_ptr(),)][: 1 if status else 2]
-
-
-def test_a_store_that_cannot_be_pinned_is_refused_if_asked_for_and_logged_if_not(
-    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refused(tensor: torch.Tensor, device: torch.device) -> Any:
-        raise PinnedMemoryError("3.0 GB of memory cannot be pinned.")
-
-    world = World(eager=("copies", "kernels"))
-    world.install(monkeypatch)
-    monkeypatch.setattr("reader.loading.shared_residency.pin", refused)
-    monkeypatch.setattr("reader.loading.gathering.may_send", lambda: True)
-    with pytest.raises(PinnedMemoryError, match=r"3\.0 GB of memory cannot be pinned\."):
-        MemmapLoader(train, 8, device="cuda", residency="ram", as_tuple=False)
-    monkeypatch.setattr("reader.system.file_system", lambda path: "nfs4")
-    monkeypatch.setattr("reader.system.cached_share", lambda path, offset=None: 0.0)
-    loader = MemmapLoader(train, 8, device="cuda", as_tuple=False)
-    assert loader.residency == "ram"
-    assert "cannot be pinned. Batches are copied into pinned memory first." in caplog.text
-    assert sum(len(batch) for batch in loader) == 90
 
 
 # -- rows with sizes of their own
@@ -361,8 +246,8 @@ def assert_same_images(found: MemmapLoader, expected: MemmapLoader, epochs: int 
     [
         {},
         {"shuffle": "full", "seed": 3},
-        {"shuffle": "block", "rank": 1, "world_size": 3},
-        {"weights": np.arange(40), "prefetch": 0},
+        {"seed": 0, "shuffle": "block", "rank": 1, "world_size": 3},
+        {"weights": np.arange(40), "seed": 0, "prefetch": 0},
     ],
     ids=lambda options: "-".join(options) or "plain",
 )
@@ -379,46 +264,16 @@ def test_images_of_their_own_sizes_on_the_device_are_those_of_the_cpu(
 def test_crops_and_parts_of_images_on_the_device(own_store: Path, device: str) -> None:
     data, crop = MemmapDataset(own_store, as_tuple=False), RandomResizedCrop(24, seed=2)
     for part in data.split(0.7):
-        loader = MemmapLoader(part, 8, device=device, residency="gpu", shuffle=True, transform=crop, as_tuple=False)
-        expected = MemmapLoader(part, 8, residency="cache", shuffle=True, transform=crop, as_tuple=False)
+        loader = MemmapLoader(
+            part, 8, device=device, residency="gpu", shuffle=True, seed=0, transform=crop, as_tuple=False
+        )
+        expected = MemmapLoader(part, 8, residency="cache", shuffle=True, seed=0, transform=crop, as_tuple=False)
         for ours, theirs in zip(loader, expected, strict=True):
             assert torch.equal(ours.rows.cpu(), theirs.rows)
             # other devices resize with floats, the CPU with integers
             most = 0 if device == "cpu" else 1
             assert (ours.pixels.cpu().int() - theirs.pixels.int()).abs().max() <= most
             assert torch.equal(ours.extras["masks"].cpu(), theirs.extras["masks"])
-
-
-def test_loaders_share_the_images_on_the_device_and_let_them_go(own_store: Path, device: str) -> None:
-    data = MemmapDataset(own_store, as_tuple=False)
-    one, other = (
-        MemmapLoader(part, 8, device=device, residency="gpu", as_tuple=False)
-        for part in (data.subset([1, 3]), data.subset([3, 1]))
-    )
-    assert one.resident is other.resident
-    kept = next(iter(other))
-    count = len(shared_residency._residents)
-    # its thread, which reads the copy, would end a moment later
-    other.close()
-    del one, other
-    gc.collect()
-    assert len(shared_residency._residents) == count - 1
-    assert torch.equal(kept.image(0).cpu(), data[3].pixels)
-
-
-def test_images_that_do_not_fit_on_the_device_are_refused_or_read_elsewhere(
-    own_store: Path, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reading, "free_bytes", lambda device: 50_000)
-    data = MemmapDataset(own_store, as_tuple=False)
-    with pytest.raises(
-        ValueError, match=r"residency 'gpu': the rows need \d+\.\d kB, and \d+\.0 kB are free on the device"
-    ):
-        MemmapLoader(data, 8, device=device, residency="gpu", shuffle="full", as_tuple=False)
-    assert MemmapLoader(data, 8, device=device, as_tuple=False).residency != "gpu"
-    monkeypatch.setattr(reading, "free_bytes", lambda device: None)
-    with pytest.raises(ValueError, match="residency 'gpu' needs a CUDA device, but device is 'cpu'"):
-        MemmapLoader(data, 8, residency="gpu", as_tuple=False)
 
 
 def test_a_damaged_row_of_images_on_the_device_is_named(own_store: Path, tmp_path: Path, device: str) -> None:

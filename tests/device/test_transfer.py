@@ -45,7 +45,7 @@ def train(shared_store: Path, tune: Tune) -> MemmapDataset:
 
 
 def expected(train: MemmapDataset, epochs: int) -> list[int]:
-    loader = MemmapLoader(train, 10, shuffle="full", as_tuple=False)
+    loader = MemmapLoader(train, 10, shuffle="full", seed=0, as_tuple=False)
     return [zlib.crc32(batch.pixels.numpy()) for _ in range(epochs) for batch in loader]
 
 
@@ -53,7 +53,7 @@ def read_late(world: World, train: MemmapDataset, epochs: int, prefetch: int = 0
     """Have a kernel on the caller's stream take the checksum of each batch."""
     seen: list[int] = []
     loader = MemmapLoader(
-        train, 10, shuffle="full", device="cuda", prefetch=prefetch, residency="cache", as_tuple=False
+        train, 10, shuffle="full", seed=0, device="cuda", prefetch=prefetch, residency="cache", as_tuple=False
     )
     for _ in range(epochs):
         for batch in loader:
@@ -279,9 +279,7 @@ def test_pinned_memory_that_cannot_be_had_is_one_sentence(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     "device, forked, available, message",
     [
-        ("cuda:2", False, True, r"device is 'cuda:2', but this torch sees 2 CUDA devices, the first being 'cuda:0'\."),
         ("cuda:0", False, False, r"device is 'cuda:0', but this torch sees no CUDA device\. Use device='cpu'\."),
-        ("cuda", True, True, r"device is 'cuda', but this process was forked after CUDA had been started, .*'spawn'\."),
     ],
 )
 def test_a_device_that_is_not_available_is_one_sentence(
@@ -292,16 +290,6 @@ def test_a_device_that_is_not_available_is_one_sentence(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(ValueError, match=f"^{message}$"):
         MemmapLoader(train, 10, device=device, as_tuple=False)
-
-
-def test_a_loader_that_was_forked_after_cuda_was_started_says_so(
-    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loader = MemmapLoader(train, 10, as_tuple=False)
-    loader.device = CUDA
-    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
-    with pytest.raises(ValueError, match=r"this process was forked after CUDA had been started"):
-        iter(loader)
 
 
 # -- on a device
@@ -330,7 +318,7 @@ def read_on_device(train: MemmapDataset, epochs: int, sleep: Callable[[], None])
     """Return the weighted sum of each batch's bytes, taken on the caller's stream."""
     weight = torch.arange(10 * 3072, device="cuda").remainder_(8191)
     sums = []
-    loader = MemmapLoader(train, 10, shuffle="full", device="cuda", residency="cache", as_tuple=False)
+    loader = MemmapLoader(train, 10, shuffle="full", seed=0, device="cuda", residency="cache", as_tuple=False)
     for _ in range(epochs):
         for batch in loader:
             sleep()
@@ -340,7 +328,7 @@ def read_on_device(train: MemmapDataset, epochs: int, sleep: Callable[[], None])
 
 def expected_sums(train: MemmapDataset, epochs: int) -> list[int]:
     weight = torch.arange(10 * 3072).remainder_(8191)
-    loader = MemmapLoader(train, 10, shuffle="full", as_tuple=False)
+    loader = MemmapLoader(train, 10, shuffle="full", seed=0, as_tuple=False)
     return [int((b.pixels.view(-1).long() * weight[: b.pixels.numel()]).sum()) for _ in range(epochs) for b in loader]
 
 
@@ -368,7 +356,7 @@ def test_without_any_guard_batches_are_wrong_on_a_device(
 
 @pytest.mark.cuda
 def test_device_and_pinned_memory_are_constant_over_a_hundred_epochs(train: MemmapDataset) -> None:
-    loader = MemmapLoader(train, 10, shuffle="full", device="cuda", residency="cache", as_tuple=False)
+    loader = MemmapLoader(train, 10, shuffle="full", seed=0, device="cuda", residency="cache", as_tuple=False)
     reserved, pinned = [], []
     for _ in range(100):
         for batch in loader:
@@ -386,7 +374,7 @@ import sys, torch
 from reader import MemmapDataset, MemmapLoader
 data = MemmapDataset(sys.argv[1])
 residency, prefetch = sys.argv[2], int(sys.argv[3])
-loader = MemmapLoader(data, 10, shuffle="full", device="cuda:1", residency=residency, prefetch=prefetch, as_tuple=False)
+loader = MemmapLoader(data, 10, shuffle="full", seed=0, device="cuda:1", residency=residency, prefetch=prefetch, as_tuple=False)
 for _ in range(3):
     for batch in loader:
         assert batch.pixels.device == torch.device("cuda", 1)
@@ -403,7 +391,7 @@ print(torch._C._cuda_hasPrimaryContext(0), torch._C._cuda_hasPrimaryContext(1))
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("prefetch", [0, 2])
-@pytest.mark.parametrize("residency", ["cache", "ram", "disk", "gpu"])
+@pytest.mark.parametrize("residency", ["cache", "disk", "gpu"])
 def test_a_loader_for_the_second_device_leaves_no_context_on_the_first(
     shared_store: Path, residency: str, prefetch: int
 ) -> None:
@@ -447,7 +435,7 @@ def once_it_captures():
     guard()
 transfer._ignore_captures = once_it_captures
 data = MemmapDataset(sys.argv[1])
-loader = MemmapLoader(data, 2, shuffle="full", device="cuda", residency=sys.argv[3], as_tuple=False)
+loader = MemmapLoader(data, 2, shuffle="full", seed=0, device="cuda", residency=sys.argv[3], as_tuple=False)
 held = torch.zeros(2, 32, 32, 3, dtype=torch.uint8, device="cuda")
 weight = torch.ones(3, 3, device="cuda")
 batches = iter(loader)
@@ -462,7 +450,7 @@ try:
         made = (held.float() @ weight).sum(dim=(1, 2, 3))
         # all that the thread does, it does now: its first allocations too, which are what breaks a capture
         captures.set()
-        while not batches.is_filled:
+        while batches._ready.qsize() < 2:
             pass
 except RuntimeError:
     print("broken", flush=True)
@@ -479,7 +467,7 @@ print(len(found))
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("residency", ["cache", "ram"])
+@pytest.mark.parametrize("residency", ["cache"])
 def test_a_graph_is_captured_beside_the_feeder_and_replayed_on_its_batches(shared_store: Path, residency: str) -> None:
     words = [sys.executable, "-c", _CAPTURE, str(shared_store), "guarded", residency]
     done = subprocess.run(words, capture_output=True, text=True)

@@ -439,7 +439,9 @@ def test_other_transforms_take_images_of_their_own_sizes(ragged_store: Path, tra
     batch = MemmapDataset(ragged_store, as_tuple=False)[[1, 2]]
     made = transform(batch)
     for n, image in enumerate(batch.images):
-        row = ImageBatch(image.movedim(0, -1)[None].contiguous(), batch.targets[:1], rows=batch.rows[n : n + 1], batch_size=[1])
+        row = ImageBatch(
+            image.movedim(0, -1)[None].contiguous(), batch.targets[:1], rows=batch.rows[n : n + 1], batch_size=[1]
+        )
         assert torch.equal(made.images[n], transform(row).images[0])
 
 

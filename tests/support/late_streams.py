@@ -23,7 +23,7 @@ import torch
 
 from reader import buffers
 from reader.device import transfer
-from reader.loading import options, reading
+from reader.loading import loader
 from reader.store import ImageBatch
 
 CUDA = torch.device("cuda", 0)
@@ -53,9 +53,8 @@ class World:
         patch.setattr(transfer, "cuda", SimulatedCuda(self))
         patch.setattr(transfer, "send_batch", self._send)
         patch.setattr(buffers, "_pinned", self._pinned)
-        patch.setattr(options, "_checked_cuda", lambda name, device: device)
+        patch.setattr(loader, "_cuda_or_cpu", torch.device)
         # what does not fit on the device is copied to it batch by batch
-        patch.setattr(reading, "free_bytes", lambda device: 0)
         # the streams that it holds are of another world
         patch.setattr(transfer, "_side", functools.cache(transfer._side.__wrapped__))
 

@@ -97,7 +97,11 @@ UNDRAWN: dict[str, Callable[[Any], list[Any]]] = {
     "a kernel of two sides": lambda t: [t.GaussianBlur((3, 7), (1.5, 1.5))],
     "floats": lambda t: [t.Resize(36), t.ToImage(), t.ToDtype(torch.float32, scale=True)],
     "floats that are cut": lambda t: [t.ConvertImageDtype(torch.float32), t.Resize(36), t.CenterCrop(32)],
-    "floats that are padded": lambda t: [t.ConvertImageDtype(torch.float32), t.Pad(3, fill=0.2), t.Normalize(MEAN, STD)],
+    "floats that are padded": lambda t: [
+        t.ConvertImageDtype(torch.float32),
+        t.Pad(3, fill=0.2),
+        t.Normalize(MEAN, STD),
+    ],
     "normalized floats that are padded": lambda t: [
         t.ConvertImageDtype(torch.float32),
         t.Normalize(MEAN, STD),
@@ -114,7 +118,9 @@ def test_each_gives_the_pixels_of_torchvision(make: Callable[[Any], list[Any]]) 
     made, expected = from_torchvision(recipe)(batch).images, torch.stack([recipe(image) for image in batch.images])
     assert made.dtype == expected.dtype
     # of floats half a level, which torchvision does not round, and fills are rounded to levels
-    level = 1.01 / 255 / min(STD) if any(type(step).__name__ == "Normalize" for step in recipe.transforms) else 1.01 / 255
+    level = (
+        1.01 / 255 / min(STD) if any(type(step).__name__ == "Normalize" for step in recipe.transforms) else 1.01 / 255
+    )
     torch.testing.assert_close(made, expected, atol=level if made.dtype.is_floating_point else 0, rtol=0)
 
 

@@ -268,9 +268,7 @@ def test_wrong_arguments_are_refused(case: str) -> None:
         make()
 
 
-@pytest.mark.parametrize(
-    "transform", [RandomHorizontalFlip(), ColorJitter(0.3), FLOATS, ScaleJitter((9, 9))]
-)
+@pytest.mark.parametrize("transform", [RandomHorizontalFlip(), ColorJitter(0.3), FLOATS, ScaleJitter((9, 9))])
 def test_masks_of_different_sizes_are_refused(transform: Any) -> None:
     batch = detections(2)
     batch.mask_offsets = batch.offsets
