@@ -17,7 +17,6 @@ import numpy.typing as npt
 import torch
 
 from reader.buffers import BufferPool
-from reader.described import Described
 from reader.epoch import transform_threads
 from reader.host_values import on_host
 from reader.tuning import tuning
@@ -41,15 +40,6 @@ CopySpans = Callable[[_Bytes, _Numbers, _Numbers, _Numbers, _Bytes, bool], None]
 # Reads pieces of a file, and copies the spans in them to memories: of a descriptor, int64[R, 2] of the pieces, the bytes of a
 # block, where the file begins, staging, int64[S, 4] of the spans, and the memories; see reads.c.
 ReadSpans = Callable[[int, _Numbers, int, int, _Bytes, _Numbers, tuple[_Bytes, ...]], int]
-
-
-class CompiledTransform(Described):
-    """A transform that makes a whole batch on several threads in a call, where the compiled part is built."""
-
-    @property
-    def is_compiled(self) -> bool:
-        """Say whether it is built."""
-        return is_built()
 
 
 class Crops(NamedTuple):

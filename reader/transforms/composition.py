@@ -41,11 +41,6 @@ class TransformGroup(Described):
         """Say whether one of them mixes the images of a batch."""
         return any(getattr(transform, "needs_full_batch", False) for transform in self.transforms)
 
-    @property
-    def is_compiled(self) -> bool:
-        """Say whether the compiled part does all that they do."""
-        return are_compiled(self.transforms)
-
 
 class Compose(TransformGroup):
     """Call transforms one after the other, ours or any function of an ImageBatch.
@@ -74,18 +69,6 @@ class Compose(TransformGroup):
     def __call__(self, batch: Any) -> Any:
         """Return what the last one returns."""
         return in_turn(self.transforms, batch)
-
-    def with_size(self, size: int | tuple[int, int]) -> Compose:
-        """Return these with RandomResizedCrop and ResizeCenterCrop of another size; raises ValueError where there is none."""
-        crops = [_has_size(transform) for transform in self.transforms]
-        if not any(crops):
-            raise ValueError("there is no RandomResizedCrop or ResizeCenterCrop whose size could be another.")
-        result = copy.copy(self)
-        every: list[Any] = self.transforms
-        result.transforms = [
-            each.with_size(size) if is_crop else each for each, is_crop in zip(every, crops, strict=True)
-        ]
-        return result
 
 
 class RandomApply(TransformGroup):
@@ -278,18 +261,6 @@ def _merged(transforms: Sequence[Transform]) -> list[Transform]:
 def _is_cover(resize: Resize, crop: CenterCrop) -> bool:
     is_plain = resize.interpolation == "bilinear" and len(resize.size) == 1 and resize.max_size is None
     return is_plain and crop.height == crop.width <= resize.size[0]
-
-
-def are_compiled(transforms: Sequence[Transform]) -> bool:
-    """Say whether the compiled part does all that transforms do: then each is best called with a full batch."""
-    return all(getattr(transform, "is_compiled", False) for transform in transforms)
-
-
-def _has_size(transform: Transform) -> bool:
-    """Say whether a transform is a crop whose size may be another, or calls one after others."""
-    if isinstance(transform, Compose):
-        return any(map(_has_size, transform.transforms))
-    return hasattr(transform, "with_size")
 
 
 def distinct(transforms: Sequence[Transform]) -> list[Transform]:

@@ -119,17 +119,14 @@ def from_torchvision(transform: object) -> Compose:
     return Compose(made)
 
 
-def is_torchvisions(transform: object) -> bool:
-    """Say whether a transform is torchvision's, or a Sequential that begins with one: it takes single images."""
-    while isinstance(transform, torch.nn.Sequential) and len(transform):
-        transform = transform[0]
-    return type(transform).__module__.startswith("torchvision.transforms.")
+def _is_torchvisions(step: object) -> bool:
+    return type(step).__module__.startswith("torchvision.transforms.")
 
 
 def _steps_of(transform: Any) -> list[Any]:
     """Return the steps of a recipe, of recipes within it too."""
     if isinstance(transform, torch.nn.Sequential) or (
-        type(transform).__name__ == "Compose" and is_torchvisions(transform)
+        type(transform).__name__ == "Compose" and _is_torchvisions(transform)
     ):
         within = transform if isinstance(transform, torch.nn.Sequential) else transform.transforms
         return [step for each in within for step in _steps_of(each)]
@@ -156,11 +153,11 @@ def _with_floats(step: Any, pixels: _Pixels) -> _Pixels:
 def _converted(step: Any, pixels: _Pixels) -> Transform:
     """Return the transform of batches of a step."""
     name = type(step).__name__
-    if is_torchvisions(step) and name == "RandomApply":
+    if _is_torchvisions(step) and name == "RandomApply":
         within = [_converted(each, pixels) for inner in step.transforms for each in _steps_of(inner)]
         return RandomApply(within, step.p)
     make = _MOVES.get(name) or (_COLORS.get(name) if pixels.dtype is None else None)
-    if not is_torchvisions(step) or make is None:
+    if not _is_torchvisions(step) or make is None:
         where = " of floats" if name in _COLORS and pixels.dtype is not None else ""
         called = getattr(step, "__name__", name)
         raise TypeError(f"the step {called}{where} has no transform of batches. {_BY_DATALOADER}")

@@ -223,7 +223,7 @@ class RandomAdjustSharpness(_WithProbability):
         self.sharpness_factor = sharpness_factor
 
 
-class GaussianBlur(compiled.CompiledTransform):
+class GaussianBlur(Described):
     """Blur each image with a Gaussian kernel of a width of its own; beyond the edges the image is reflected.
 
     Args:

@@ -10,7 +10,7 @@ import re
 
 import torch
 
-from reader.compiled import CompiledTransform
+from reader.described import Described
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.affine import checked_interpolation, grid_lines, inverse_matrices, moved_labels, rotations
 from reader.transforms.annotations import labels_in_place
@@ -63,13 +63,11 @@ _SECTION = re.compile(r"(mstd|mmax|inc|m|n|p)(\d+(?:\.\d*)?|inf)")
 PolicySteps = list[tuple[torch.Tensor, torch.Tensor]]
 
 
-class Policy(CompiledTransform):
+class Policy(Described):
     """Draws operations with magnitudes for each image, and applies them one after the other.
 
     Boxes, masks and content move with what shears, shifts and rotates.
     """
-
-    keeps_sizes = True
 
     def __init__(self, interpolation: str, fill: Fill, seed: int) -> None:
         self.interpolation, self.fill, self.seed = checked_interpolation(interpolation), fill, seed

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from reader import compiled
+from reader.described import Described
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.fills import Fill, levels_beyond
 from reader.transforms.kernels import pixel_ops
@@ -112,11 +113,9 @@ class Program:
         return by_image(batch, change)
 
 
-class LevelTransform(compiled.CompiledTransform):
+class LevelTransform(Described):
     """Changes the levels of each image by a program; boxes, masks and content stay, and padding takes part as any pixel."""
 
-    # images of different sizes stay so
-    keeps_sizes = True
     # each channel by itself, so that there may be any number of them
     _takes_any_channels = False
 

@@ -6,14 +6,13 @@ The given batch is never changed.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
 
-from reader.compiled import CompiledTransform, Crops
+from reader.compiled import Crops
 from reader.described import Described
 from reader.epoch import on_one_torch_thread
 from reader.store import ImageBatch, RaggedBatch, replaced
@@ -44,8 +43,6 @@ _TRIES = 10
 class _RandomFlip(Described):
     """Flips each image with probability p."""
 
-    # images of different sizes stay so
-    keeps_sizes = True
     # of the random numbers
     _stream: range
 
@@ -76,7 +73,7 @@ class _RandomFlip(Described):
         raise NotImplementedError
 
 
-class RandomHorizontalFlip(_RandomFlip, CompiledTransform):
+class RandomHorizontalFlip(_RandomFlip):
     """Mirror each image left to right with probability p; boxes, masks and content with it.
 
     Images of different sizes, a RaggedBatch, keep them; of these boxes move along, and masks are refused.
@@ -141,7 +138,7 @@ class RandomVerticalFlip(_RandomFlip):
         return _with_labels(batch, pixels, motion, lambda masks: _with_lines_reversed(masks, is_flipped))
 
 
-class RandomCrop(CompiledTransform):
+class RandomCrop(Described):
     """Cut size x size pixels (or (height, width)) at a random place of each image, after padding, as torchvision does.
 
     In rows with content the place is drawn inside the content and its padding. Where that is smaller than the crop, the crop
@@ -252,7 +249,7 @@ class RandomCrop(CompiledTransform):
         )
 
 
-class RandomResizedCrop(CompiledTransform):
+class RandomResizedCrop(Described):
     """Cut a random box of each image and resize it to size x size (or (height, width)), antialiased.
 
     The box is drawn by torchvision's definition: an area of scale times the image's, an aspect ratio (width / height) of
@@ -261,7 +258,7 @@ class RandomResizedCrop(CompiledTransform):
     different sizes, a RaggedBatch, become an ImageBatch.
 
     Args:
-        size: pixels, or (height, width); a MemmapLoader's size= replaces it.
+        size: pixels, or (height, width).
         scale: lowest and highest area of the box, as a share of the image's.
         ratio: lowest and highest width / height of the box.
         interpolation: "bilinear" or "bicubic".
@@ -298,12 +295,6 @@ class RandomResizedCrop(CompiledTransform):
         if self.interpolation not in ("bilinear", "bicubic"):
             raise ValueError(f'interpolation is {interpolation!r}, expected "bilinear" or "bicubic".')
         self.scale, self.ratio, self.seed = scale, ratio, seed
-
-    def with_size(self, size: int | tuple[int, int]) -> RandomResizedCrop:
-        """Return this crop with results of another size: the boxes that it draws stay."""
-        result = copy.copy(self)
-        result.height, result.width = checked_size(size)
-        return result
 
     def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch:
         """Return uint8[B, height, width, C], without content."""

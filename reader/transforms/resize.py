@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from tensordict import TensorDict
 
-from reader.compiled import CompiledTransform, Crops
+from reader.compiled import Crops
 from reader.described import Described
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import Motion, content_of, moved_content, moved_extras
@@ -27,7 +27,7 @@ from reader.transforms.padding import Padding
 from reader.transforms.random import check_batch, checked_size, number, on_the_host
 
 
-class CenterCrop(CompiledTransform):
+class CenterCrop(Described):
     """Cut the central size x size pixels (or (height, width)) of each row, with zeros around one that is smaller: torchvision's.
 
     It resizes nothing; right behind Resize both are one pass over the pixels, see `ResizeCenterCrop`. Boxes, masks and content
@@ -80,7 +80,7 @@ class CenterCrop(CompiledTransform):
         return Padding((across // 2, down // 2, across - across // 2, down - down // 2), 0, "constant")
 
 
-class ResizeCenterCrop(CompiledTransform):
+class ResizeCenterCrop(Described):
     """Resize each image, antialiased, until it covers size / fraction, and cut its central size x size pixels.
 
     What torchvision's Resize(size / fraction) and CenterCrop(size) give, rounding included; `pack --crop-fraction` does the same
@@ -106,10 +106,6 @@ class ResizeCenterCrop(CompiledTransform):
         self.fraction = number("fraction", fraction)
         if not 0 < self.fraction <= 1:
             raise ValueError(f"fraction is {fraction}, expected more than 0, and at most 1.")
-
-    def with_size(self, size: int | tuple[int, int]) -> ResizeCenterCrop:
-        """Return this crop with results of another size."""
-        return ResizeCenterCrop(size, self.fraction)
 
     def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch:
         """Return uint8[B, height, width, C], without content.
@@ -190,7 +186,7 @@ class Resize(Described):
         self.size, self.interpolation, self.max_size = sides, str(name), max_size
 
     @property
-    def keeps_sizes(self) -> bool:
+    def _keeps_sizes(self) -> bool:
         """Say whether images of different sizes have sizes of their own afterwards."""
         return len(self.size) == 1
 
@@ -201,7 +197,7 @@ class Resize(Described):
             ValueError: such images have masks, or it is one row.
         """
         check_batch(self, batch, takes_ragged=True)
-        if isinstance(batch, RaggedBatch) and (self.keeps_sizes or batch.mask_offsets is None):
+        if isinstance(batch, RaggedBatch) and (self._keeps_sizes or batch.mask_offsets is None):
             return self.on(View.of(self, batch)).batch()
         height, width = (
             self._new_size(*batch.pixels.shape[1:3]) if isinstance(batch, ImageBatch) else self._new_size(0, 0)
@@ -239,7 +235,7 @@ class Resize(Described):
             motion = Motion(0, 0, factors[:, 1:], factors[:, :1], width, height)
             result = view.redrawn(lambda n, image: self._resized(image[None], *new[n])[0], motion)
         # a shorter side of images of one size gives one size again
-        is_one_size = not self.keeps_sizes or view.size is not None
+        is_one_size = not self._keeps_sizes or view.size is not None
         return replace(result, size=self._new_size(*(view.size or (0, 0)))) if is_one_size else result
 
     def _new_size(self, height: int, width: int) -> tuple[int, int]:

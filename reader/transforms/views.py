@@ -9,7 +9,7 @@ import torch
 
 from reader.described import Described
 from reader.store import ImageBatch, RaggedBatch
-from reader.transforms.composition import Compose, are_compiled, checked_transforms, distinct
+from reader.transforms.composition import Compose, checked_transforms, distinct
 from reader.transforms.random import integer
 from reader.transforms.random_crops import RandomResizedCrop
 
@@ -45,11 +45,6 @@ class MultiView(Described):
                     f"view {number} mixes images and their targets, and {type(self).__name__} gives one column of targets for"
                     " all views. Leave MixUp and CutMix to the loop."
                 )
-
-    @property
-    def is_compiled(self) -> bool:
-        """Say whether the compiled part does all that they do."""
-        return are_compiled(self.transforms)
 
     def __call__(self, batch: ImageBatch | RaggedBatch) -> tuple[list[torch.Tensor], torch.Tensor]:
         """Return the views and the targets."""

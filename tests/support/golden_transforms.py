@@ -319,8 +319,8 @@ def _digests(make: Make, data: Any, batch_size: int, passes: Passes, threads: tu
 def _digest(make: Make, data: Any, batch_size: int, seed: int, own_seed: int, epoch: int, threads: int) -> str:
     from reader import MemmapLoader
 
-    how: dict[str, Any] = {"shuffle": "full", "seed": seed, "threads": threads, "prefetch": 0, "num_workers": 0}
-    how["residency"] = "cache"
+    how: dict[str, Any] = {"shuffle": "full", "seed": seed, "prefetch": 0, "residency": "cache"}
+    torch.set_num_threads(threads)
     try:
         transform = make(own_seed, data.manifest.channels)
         loader = MemmapLoader(data, batch_size, transform=transform, as_tuple=False, **how)

@@ -37,8 +37,8 @@ def epochs(loader: Any, view: Any = lambda batch: batch.images) -> list[torch.Te
 
 
 def test_crops_in_the_loop_are_those_of_the_transform_and_other_ones_each_epoch(train: MemmapDataset) -> None:
-    inside = epochs(MemmapLoader(train, 16, transform=CROP), lambda pair: pair[0])
-    outside = epochs(MemmapLoader(train, 16, as_tuple=False), lambda batch: CROP(batch).images)
+    inside = epochs(MemmapLoader(train, 16, seed=1, transform=CROP), lambda pair: pair[0])
+    outside = epochs(MemmapLoader(train, 16, seed=1, as_tuple=False), lambda batch: CROP(batch).images)
     assert not torch.equal(*outside)
     assert all(torch.equal(a, b) for a, b in zip(inside, outside, strict=True))
 
@@ -102,7 +102,7 @@ def test_the_loaders_seed_reaches_its_transforms(train: MemmapDataset) -> None:
 
 def test_neither_batch_size_ranks_nor_prefetch_change_what_a_row_becomes(train: MemmapDataset) -> None:
     def crops(batch_size: int, **options: Any) -> dict[int, torch.Tensor]:
-        loader = MemmapLoader(train, batch_size, shuffle="full", transform=CROP, as_tuple=False, **options)
+        loader = MemmapLoader(train, batch_size, shuffle="full", seed=1, transform=CROP, as_tuple=False, **options)
         return {int(row): image for batch in loader for row, image in zip(batch.rows, batch.images, strict=True)}
 
     expected = crops(16)

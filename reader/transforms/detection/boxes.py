@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from reader.compiled import CompiledTransform
+from reader.described import Described
 from reader.store import Batch, ImageBatch, RaggedBatch
 from reader.transforms.annotations import check_boxes
 from reader.transforms.random import check_batch, integer
@@ -17,7 +17,7 @@ _Batch = TypeVar("_Batch", ImageBatch, RaggedBatch)
 _OF_BOXES = ("boxes", "box_count", "box_targets", "masks")
 
 
-class ToDetection(CompiledTransform):
+class ToDetection(Described):
     """Give the lists that torchvision's detection models take: model(images, targets). It stands last, behind a recipe.
 
     Of each image a dict with boxes float32[n, 4] (x0, y0, x1, y1 in its pixels), labels int64[n], image_id (the row, or the
@@ -28,8 +28,6 @@ class ToDetection(CompiledTransform):
     Args:
         labels: the label of each class of the store; None: its index + 1, as 0 is the background.
     """
-
-    has_own_threads = True
 
     def __init__(self, labels: Sequence[int] | None = None) -> None:
         if labels is None:

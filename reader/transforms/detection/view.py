@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
-from reader.compiled import CompiledTransform
+from reader.described import Described
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.annotations import Motion, content_of, moved_extras
 from reader.transforms.kernels.constants import tensor_on
@@ -134,11 +134,8 @@ class View:
         return not _reaches_beyond(_whole(sizes), windows) and tuple(fill) == tuple(before)
 
 
-class OwnSizeTransform(CompiledTransform):
+class OwnSizeTransform(Described):
     """A transform whose images have sizes of their own: a RaggedBatch, whatever it is called with."""
-
-    # the threads of a loader give it whole batches
-    has_own_threads = True
 
     def on(self, view: View) -> View:
         """Return what it makes of a view."""
