@@ -33,7 +33,7 @@ _PATHS = ("classes", "root", "boxes", "masks")
 MAX_PIXELS = 128_000_000
 
 # Of `requantize` and `show` how many images.
-COMPARED, TILES, TILES_A_LINE = 32, 48, 8
+TILES, TILES_A_LINE = 48, 8
 
 # Above this a row is more than 1 GB in RGB; such a size is a slip of the finger.
 _MAX_SIDE = 16384

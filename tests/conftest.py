@@ -385,21 +385,15 @@ def devices() -> list[Any]:
     return ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 
 
-def ffmpeg_or_skip(kind: str = "") -> Any:
-    """Return FFmpeg as `packer.pixels.ffmpeg` gives it, or one kind of it ("PyAV", "program"); skips where it is not there."""
-    import shutil
-
+def ffmpeg_or_skip() -> Any:
+    """Return FFmpeg as `packer.pixels.ffmpeg` has it; skips where PyAV is not there."""
     from packer.errors import FfmpegError
-    from packer.pixels.ffmpeg import InProcess, OnPath, open_ffmpeg
+    from packer.pixels.ffmpeg import Ffmpeg
 
     try:
-        if kind == "PyAV":
-            return InProcess()
-        if kind == "program":
-            return OnPath(shutil.which("ffmpeg") or pytest.skip("no ffmpeg on PATH"))
-        return open_ffmpeg()
-    except (ImportError, FfmpegError) as e:
-        pytest.skip(f"no {kind or 'FFmpeg'} here: {e}")
+        return Ffmpeg()
+    except FfmpegError as e:
+        pytest.skip(str(e))
 
 
 @pytest.fixture(scope="session")

@@ -164,12 +164,9 @@ def requantized(report: RequantizeReport) -> str:
         f"{'before':10}{size(report.bytes_before)}",
         f"{'after':10}{size(report.bytes_after)}, {share:.0%} of it",
     ]
-    if report.ssim is not None and report.lowest_ssim is not None:
+    if report.ssim is not None:
         psnr = "no error" if report.psnr is None else f"PSNR {report.psnr:.1f} dB"
-        lowest, path = report.lowest_ssim
-        lines.append(
-            f"{'fidelity':10}{psnr}, SSIM {report.ssim:.3f}, of {report.compared} images; least {lowest:.3f}, {path}"
-        )
+        lines.append(f"{'fidelity':10}{psnr}, SSIM {report.ssim:.3f}, of {report.compared} images")
     for what, count, reasons in (
         ("kept as they are", report.kept, report.kept_reasons),
         ("rejected", report.rejected, report.reasons),

@@ -84,6 +84,6 @@ def _ffmpeg(found: dict[str, str], missing: dict[str, str]) -> None:
     from packer.pixels.ffmpeg import HOW_TO_GET, versions
 
     try:
-        found["ffmpeg"] = versions()["ffmpeg"] or "of unknown version"
+        found["ffmpeg"] = versions()["ffmpeg"]
     except FfmpegError:
         missing["ffmpeg"] = f"{HOW_TO_GET}; only requantizing needs it"

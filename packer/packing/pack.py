@@ -236,9 +236,9 @@ def named_sources(images: ImagesArgument) -> list[str]:
 def _check_libraries(options: PackOptions) -> None:
     """Refuse options whose library is not installed, before anything starts."""
     if options.requantize is not None:
-        from packer.pixels.ffmpeg import open_ffmpeg
+        from packer.pixels.ffmpeg import Ffmpeg
 
-        open_ffmpeg()
+        Ffmpeg()
 
 
 def _listed(sources: list[str], options: PackOptions) -> dict[str, Inputs]:

@@ -47,9 +47,9 @@ class Recoder:
         size: tuple[int | None, int] | None = None,
         max_pixels: int = MAX_PIXELS,
     ) -> None:
-        from packer.pixels.ffmpeg import open_ffmpeg
+        from packer.pixels.ffmpeg import Ffmpeg
 
-        self._ffmpeg, self._quality, self._size = open_ffmpeg(), quality, size
+        self._ffmpeg, self._quality, self._size = Ffmpeg(), quality, size
         # a row of one pixel lets JPEGs be decoded at an eighth: all of their data is read, at half the cost
         self._check = Decoder(Geometry(1, 1, "squash"), max_pixels=max_pixels)
 

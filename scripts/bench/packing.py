@@ -139,7 +139,7 @@ def requantized(lab: Lab) -> Iterator[Way]:
         name, dest = f"-q {quality}" + (f" --size {size}" if size else ""), lab.work / f"requantized-{quality}-{size}"
         shutil.rmtree(dest, ignore_errors=True)
         try:
-            report = pixpack.requantize(source, dest, quality=quality, size=size, fidelity=count)
+            report = pixpack.requantize(source, dest, quality=quality, size=size)
         except FfmpegError as e:
             raise Skip(str(e)) from None
         folders[name] = dest, {"PSNR, dB": round(report.psnr, 1), "SSIM": round(report.ssim, 3)}

@@ -55,7 +55,7 @@ _REPLACING, _OF_UPDATE = ("overwrite", "update", "resplit", "remerge"), ("worker
 _VERBS = {"remerge": "merge", "rerequantize": "requantize"} | {
     verb: verb for verb in ("update", "merge", "pull", "seal", "subset", "requantize")
 }
-_OF_REQUANTIZE: dict[str, Any] = {"quality": 5, "workers": 2, "fidelity": 0, "max_rejects": "20%"}
+_OF_REQUANTIZE: dict[str, Any] = {"quality": 5, "workers": 2, "max_rejects": "20%"}
 _OF_SUBSET: dict[str, Any] = {"rows": [5, 0, 3, 6, 2]}
 _OPEN_SECONDS = 0.05
 _JOURNAL = ".packing/journal"
@@ -89,7 +89,7 @@ class Run:
         """The option that makes it this kind of run."""
         if self.kind in ("restart", "overwrite", "resplit", "remerge"):
             return ["--overwrite"]
-        return ["--resume"] if self.kind in ("resume", "rerequantize") else []
+        return ["--resume"] if self.kind == "resume" else []
 
     def command(self, flags: list[str] | None = None) -> list[str]:
         """Return the words of the command."""
@@ -136,21 +136,14 @@ class Run:
         return ["--resume", *(flag for flag in self.flags if flag == "--overwrite")]
 
     def problem(self) -> str:
-        """Name a file of DEST that is neither an old one nor a new one, complete; beside those are working files alone.
-
-        A new DEST is there with all of them or not at all.
-        """
+        """Name a file of DEST that is neither an old one nor a new one, complete; beside those are working files alone."""
         old, found = files(self.start), files(self.disk)
-        working = ("out.packing/", "out/.packing/", "out/.requantized.jsonl.tmp")
-        found = {name: content for name, content in found.items() if not name.startswith(working)}
         for name, content in found.items():
+            if name.endswith((".tmp", ".part")):
+                continue
             if content not in (old.get(name), self.expected.get(name)):
                 return f"{name} is neither the old file nor the new one"
-        return (
-            ""
-            if old or not self.out.exists() or found == self.expected
-            else "a new DEST is there before it is finished"
-        )
+        return ""
 
     def resume(self) -> None:
         """Run the pack to its end, in this process, with one worker; what copies is done again."""
@@ -165,7 +158,7 @@ class Run:
             case "pull":
                 pull(*self._sources, self.out)
             case "requantize":
-                requantize(self.source, self.out, **self.options | {"workers": 1}, **flags)
+                requantize(self.source, self.out, **self.options | {"workers": 1})
             case verb:
                 run = update if verb == "update" else pack
                 run(self.source, self.out, **self._given | {"workers": 1}, **flags)

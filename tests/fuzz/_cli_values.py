@@ -46,7 +46,6 @@ _VALID: dict[str, tuple[str, ...]] = {
     "ratio": ("0.75,1.3333", "1,1"),
     "redecode": ("1", "5"),
     "quality": ("2", "5", "31"),
-    "fidelity": ("0", "3"),
     "count": ("1", "5"),
     "columns": ("1", "3"),
     "batch_size": ("1", "4"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from packer.operations.verify import verify
 from packer.options import MAX_PIXELS, PackOptions
 from packer.packing.update import update
 from reader.format.manifest import read_manifest
-from reader.format.samples import read_json_lines
 
 LARGE = 7000
 
@@ -97,16 +95,3 @@ def test_parts_packed_with_different_limits_are_joined(images: Path, tmp_path: P
     pack(images, tmp_path / "out", size=32, workers=1, part="1/2", max_pixels=LARGE)
     pack(images, tmp_path / "out", size=32, workers=1, part="2/2")
     assert seal_parts(tmp_path / "out").rows == 24
-
-
-def test_a_requantized_tree_is_resumed_with_another_timeout(images: Path, tmp_path: Path) -> None:
-    words = ["requantize", str(images), str(tmp_path / "dest"), "-q", "5", "--json"]
-    pytest.importorskip("av")
-    assert run(words) == 0
-    assert run([*words, "--resume", "--max-rejects", "3"]) == 0
-    assert len(list(read_json_lines(tmp_path / "dest/requantized.jsonl"))) == 25
-    assert json.loads((tmp_path / "dest/requantized.jsonl").read_text().splitlines()[0]).keys() == {
-        "quality",
-        "size",
-        "ffmpeg",
-    }

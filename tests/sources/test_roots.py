@@ -25,7 +25,6 @@ from packer import PackError, ScanError, pack, pack_dataset, update
 from packer.cli import app
 from packer.errors import SourceError
 from packer.operations.plan import plan
-from packer.operations.requantize import requantize
 from packer.operations.verify import verify
 from packer.report import Progress
 from packer.sources import local as sources
@@ -546,14 +545,9 @@ def test_an_empty_mount_point_is_a_source_that_is_away_also_of_splits_parts_and_
         away.rename(source)
 
 
-@pytest.mark.parametrize("run", [pack, requantize])
 def test_progress_says_which_image_is_waited_for_until_it_is_read(
-    images: Path, tmp_path: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch, run: Any
+    images: Path, tmp_path: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options: dict[str, Any] = {"size": 32}
-    if run is requantize:
-        pytest.importorskip("av")
-        options = {"quality": 3}
     path, seen, is_back = images / "class1/003.jpg", list[str](), tmp_path / "back"
     original = os.open
 
@@ -570,7 +564,7 @@ def test_progress_says_which_image_is_waited_for_until_it_is_read(
 
     monkeypatch.setattr(sources.os, "open", opened)
     tune(source_pause_seconds=(0.1,) * 1000)
-    run(images, tmp_path / "out", workers=1, progress=report, **options)
+    pack(images, tmp_path / "out", size=32, workers=1, progress=report)
     assert {*seen} == {"", str(path)}
     assert seen[-1] == ""
 
@@ -599,27 +593,6 @@ def test_headers_that_cannot_be_read_leave_no_plan_and_no_pack(images: Path, tmp
         plan(images, workers=1)
     with pytest.raises(SourceError, match=r"class1/003.jpg cannot be read: Input/output error"):
         pack(images, tmp_path / "out", fit="none", workers=1)
-
-
-def test_a_tree_is_not_requantized_to_less_when_its_images_go_away(images: Path, tmp_path: Path) -> None:
-    pytest.importorskip("av")
-    dest, away = tmp_path / "dest", tmp_path / "away"
-    requantize(images, dest, quality=3, workers=1)
-    before = store_bytes(dest)
-    for path in sorted(images.rglob("*.jpg")):
-        os.utime(path, ns=(1, 1))
-
-    def go(progress: Progress) -> None:
-        if progress.stage != "list" and images.exists():
-            images.rename(away)
-
-    for number in range(40):
-        shutil.copytree(images / "class0", images / f"more{number}")
-    with pytest.raises(SourceError, match="is gone.*continue with resume=True"):
-        requantize(images, dest, quality=3, workers=1, resume=True, progress=go)
-    assert set(before) - {"requantized.jsonl"} <= set(store_bytes(dest))
-    away.rename(images)
-    assert requantize(images, dest, quality=3, workers=1, resume=True).rejected == 0
 
 
 class Folder:

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ffmpeg_or_skip, interrupted, make_splits, make_tree, photo, store_bytes
+from conftest import interrupted, make_splits, make_tree, photo, store_bytes
 from kinds import spread
 from test_update import no_decoder
 
-from packer import OptionsError, PackError, PackReport, merge, pack, pull, push, requantize, seal_parts, update
+from packer import OptionsError, PackError, PackReport, merge, pack, pull, push, seal_parts, update
 from packer.cli.app import run
 from packer.operations.copying import copy_rows
 from packer.store import destination
@@ -680,7 +680,7 @@ def test_a_folder_that_is_there_is_filled(kind: str, images: Path, tmp_path: Pat
 
 
 @pytest.mark.skipif(os.name == "nt", reason="kills")
-@pytest.mark.parametrize("kind", ["one", "splits", "merge", "parts", "parts of splits", "pull", "requantize"])
+@pytest.mark.parametrize("kind", ["one", "splits", "merge", "parts", "parts of splits", "pull"])
 def test_killed_as_files_move_into_a_folder_that_is_there_the_same_command_finishes(
     kind: str, images: Path, tmp_path: Path
 ) -> None:
@@ -701,11 +701,6 @@ def test_killed_as_files_move_into_a_folder_that_is_there_the_same_command_finis
     elif kind == "pull":
         push(fresh, str(made))
         words = ["pull", str(made), str(out)]
-    elif kind == "requantize":
-        ffmpeg_or_skip()
-        shutil.rmtree(fresh)
-        requantize(source, fresh, quality=5)
-        words = ["requantize", str(source), str(out), "-q", "5", "--fidelity", "0"]
     elif kind.startswith("parts"):
         made.mkdir()
         for part in ("1/2", "2/2"):
@@ -731,14 +726,14 @@ def test_killed_as_files_move_into_a_folder_that_is_there_the_same_command_finis
         if kind == "merge":
             assert run(words) == 0 or (out / "manifest.json").exists()
         else:
-            resumed = [*words, *["--resume"] * (words[0] in ("requantize", str(source)))]
+            resumed = [*words, *["--resume"] * (words[0] == str(source))]
             assert run([*resumed, *["--quiet"] * (words[0] != "seal")]) == 0
         assert store_bytes(out) == store_bytes(fresh)
         assert not (out / ".packing").exists()
         shutil.rmtree(out)
         if not done.returncode:
             break
-    assert number == (4 if kind.endswith("splits") else 6 if kind == "requantize" else 7)
+    assert number == (4 if kind.endswith("splits") else 7)
 
 
 @pytest.mark.parametrize("name", ["meta.json", "manifest.json", "_tensordict", "train", "a store"])

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ffmpeg_or_skip, interrupted, make_splits, photo, store_bytes
+from conftest import interrupted, make_splits, photo, store_bytes
 
-from packer import pack, pull, push, requantize, seal_parts, update
+from packer import pack, pull, push, seal_parts, update
 from packer.cli.app import run
 from packer.store.journal import JOURNAL
 
@@ -117,14 +117,6 @@ KINDS: dict[str, tuple[Callable[[Path, Path], object], Callable[[Path, Path, See
         ),
         lambda images, out, seen: pull(str(images.parent / "url"), out, progress=seen),
     ),
-    "requantize": (
-        lambda images, out: ffmpeg_or_skip(),
-        lambda images, out, seen: requantize(images, out, quality=5, fidelity=0, progress=seen),
-    ),
-    "requantize more": (
-        lambda images, out: (ffmpeg_or_skip(), requantize(images, out, quality=5), _with_one_more(images)),
-        lambda images, out, seen: requantize(images, out, quality=5, fidelity=0, resume=True, progress=seen),
-    ),
 }
 
 
@@ -155,7 +147,7 @@ def test_the_line_that_info_prints_continues_it(
         out = tmp_path / "moved/an out"
     stages = [stage for stage in (out.with_name("an out.packing"), out) if stage.exists()]
     assert [stage.name for stage in stages][:1] == [
-        "an out" if kind in ("there", "requantize more") else "an out.packing"
+        "an out" if kind == "there" else "an out.packing"
     ]
     monkeypatch.chdir("/")
 
@@ -222,18 +214,15 @@ def _damaged(stage: Path, header: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("build",), ("build", "--resume"), ("build", "--overwrite"), ("requantize", "--resume")]
+    "words", [("build",), ("build", "--resume"), ("build", "--overwrite")]
 )
 def test_where_a_journal_cannot_be_continued_what_it_says_to_do_helps(
     words: tuple[str, ...], images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The checksum is right, and a field is none of a journal's: another program's, or a disk's that lies."""
     out = tmp_path / "out"
-    is_tree = words[0] == "requantize"
-    if is_tree:
-        ffmpeg_or_skip()
-    _damaged(out / ".packing" if is_tree else tmp_path / "out.packing", {"journal": 2, "inputs": "eight"})
-    command = [words[0], str(images), str(out), *words[1:], *(("-q", "5") if is_tree else ("--size", "16")), "--quiet"]
+    _damaged(tmp_path / "out.packing", {"journal": 2, "inputs": "eight"})
+    command = [words[0], str(images), str(out), *words[1:], "--size", "16", "--quiet"]
     assert run(command) == 1
     said = capsys.readouterr().err
     assert "says inputs = 'eight', expected an integer" in said

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Tune, ffmpeg_or_skip, make_tree, memory_cgroup, photo, store_bytes
+from conftest import Tune, make_tree, memory_cgroup, photo, store_bytes
 
 from packer import pack
 from packer.errors import DecodeError
@@ -248,12 +248,7 @@ def seen(name):
         else:
             os.killpg(0, signal.SIGSTOP)
 
-if work == "requantize":
-    from packer.operations.requantize import RequantizeWorker, requantize
-    original = RequantizeWorker._line
-    RequantizeWorker._line = lambda self, index, path, *more: seen(path) or original(self, index, path, *more)
-    requantize(images, out, quality=3, workers=2, timeout=1.5, fidelity=0)
-elif work == "pack_dataset":
+if work == "pack_dataset":
     from packer import pack_dataset
     class Items(list):
         def __getitem__(self, index):
@@ -279,15 +274,12 @@ else:
     [
         ("pack", "the command"),
         ("pack", "all"),
-        ("requantize", "all"),
         ("pack_dataset", "all"),
     ],
 )
 def test_what_is_stopped_for_longer_than_the_timeout_costs_no_image_and_no_decoding(
     tmp_path: Path, work: str, who: str
 ) -> None:
-    if work == "requantize":
-        ffmpeg_or_skip()
     images, out = make_tree(tmp_path / "images", classes=1), tmp_path / "out"
     arguments = [sys.executable, "-c", _STOPPED, work, who, str(images), str(out)]
     process = subprocess.Popen(arguments, start_new_session=True, stderr=subprocess.PIPE, text=True)
@@ -307,8 +299,7 @@ def test_what_is_stopped_for_longer_than_the_timeout_costs_no_image_and_no_decod
     assert sorted(map(os.path.basename, out.with_suffix(".log").read_text().split())) == [
         f"{n:03}.jpg" for n in range(8)
     ]
-    record = out / ("requantized.jsonl" if work == "requantize" else "rejected.jsonl")
-    assert "reason" not in record.read_text()
+    assert (out / "rejected.jsonl").read_text() == ""
 
 
 def _read(path: Path) -> str:

@@ -11,7 +11,6 @@ from packer.cli.help import command
 from packer.cli.options import MAX_REJECTS, REPORT, WORKERS, StorePath
 from packer.cli.output import fail_of_rejects, print_report
 from packer.cli.progress import ProgressBar
-from packer.options import COMPARED
 
 
 @command(short_help="Convert a folder of images to smaller JPEGs, by FFmpeg.")
@@ -24,23 +23,14 @@ from packer.options import COMPARED
     help="Scale first: 480 makes the short side 480 where it is longer, 480x640 (height x width) makes just that.",
 )
 @WORKERS
-@click.option(
-    "--fidelity",
-    type=click.IntRange(0),
-    default=COMPARED,
-    show_default=True,
-    metavar="K",
-    help="Images to compare with their sources afterwards.",
-)
 @MAX_REJECTS
-@click.option("--resume", is_flag=True, help="Begin, or resume an earlier run: what is new or changed since.")
 @REPORT
 def requantize(images: str, dest: str, as_json: bool, quiet: bool, **options: Any) -> int:
     """Convert the JPEGs of the folder IMAGES to smaller ones in DEST, by ffmpeg's -q:v, with the same folders and names.
 
     Other files, and JPEGs that FFmpeg would convert on the way, are in DEST unchanged; broken images are
-    skipped, recorded and summed up. EXIF orientation is kept. IMAGES never changes. Until DEST is finished
-    it is DEST.packing.
+    skipped, recorded and summed up. EXIF orientation is kept. IMAGES never changes. The same line
+    again continues an interrupted run, and does what is new or changed.
 
     Examples:
 
