@@ -395,7 +395,10 @@ class MemmapDataset(Dataset[Any]):
             )
         if not self.as_tuple:
             return self.transform(row) if self.transform else row
-        image, target = sample_of(row, by_name=self.names_targets)
+        return self._changed(*sample_of(row, by_name=self.names_targets))
+
+    def _changed(self, image: torch.Tensor, target: object) -> object:
+        """Call the dataset's transforms of single images."""
         given, both = pil_image(image) if self.as_pil else image, self.transforms
         return (given, target) if both is None else transformed(both, given, target)
 
@@ -410,9 +413,15 @@ class MemmapDataset(Dataset[Any]):
         return [image for image, _ in samples], collate.joined([target for _, target in samples])
 
     def _sample(self, index: int) -> object:
-        batch = self.opened_store.row(row := self._store_row(index))
+        row = self._store_row(index)
+        if not self.as_tuple or self.takes_batches or not self.opened_store.has_pairs:
+            with rows_named(self.path, row):
+                return self.as_sample(self.opened_store.row(row))
+        image, target = self.opened_store.pair(row)
+        if not self.changes_samples:
+            return image, target
         with rows_named(self.path, row):
-            return self.as_sample(batch)
+            return self._changed(image, target)
 
     def _slice(self, positions: Rows) -> Batch:
         rows = self.store_rows(positions)

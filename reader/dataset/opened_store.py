@@ -7,6 +7,7 @@ batches are copied from is never handed out: views are of a second mapping, in w
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from reader.memory.text_file import TextFile
 from reader.memory.threads import Copies
 from reader.remote.presence import RemoteStore
 from reader.rows import Rows
-from reader.store import Batch, RaggedBatch, map_tensor, store_of
+from reader.store import Batch, RaggedBatch, map_tensor, names_targets, store_of
 
 # Tensors of a store that are not columns of its rows.
 _NO_COLUMNS = ("pixels", "frames")
@@ -186,6 +187,40 @@ class OpenedStore:
                 one.pixels, one.extras["masks"] = alone(one.pixels), alone(one.extras["masks"])
             one.rows = torch.tensor(row)
         return self.with_texts(one)
+
+    @functools.cached_property
+    def has_pairs(self) -> bool:
+        """Whether rows are raw, on this disk, and a class is all that a loop gets beside the image: `pair` reads them."""
+        m = self.manifest
+        is_plain = m.target_kind == "class" and not m.texts and not names_targets(m)
+        return self.remote is None and self.table.is_raw and is_plain
+
+    def pair(self, row: int) -> tuple[torch.Tensor, int]:
+        """Return (uint8[C, H, W], class) of a row, a copy: the short way of `row`, where the store `has_pairs`.
+
+        Raises:
+            StoreError: a file was cut short, or the target or shape of the row is none of this store's.
+        """
+        m, largest = self.manifest, self.manifest.sides
+        start, shape = row * math.prod(largest), list(largest)
+        if m.has_own_sizes:
+            (start,), shape = self._numbers("offsets", row, 1, np.int64), self._numbers("shapes", row, 3, np.int32)
+        (target,) = self._numbers("targets", row, 1, np.int64)
+        size = math.prod(shape)
+        is_inside = start >= 0 and start + size <= self.file_bytes and shape[2] == largest[2]
+        if not is_inside or not all(0 < side <= most for side, most in zip(shape, largest, strict=True)):
+            self.layout(np.array([row]))
+        if not -1 <= target < len(m.classes):
+            self.check_rows(np.array([row]))
+        pixels = np.empty(size, np.uint8)
+        self.files["pixels"].read(pixels.data, [(start, size, 0)])
+        return torch.from_numpy(pixels.reshape(shape)).movedim(-1, 0), target
+
+    def _numbers(self, name: str, row: int, count: int, dtype: type[np.integer[Any]]) -> list[int]:
+        """Read the numbers of a row from the file of a tensor."""
+        numbers = np.empty(count, dtype)
+        self.files[name].read(numbers.view(np.uint8).data, [(row * numbers.nbytes, numbers.nbytes, 0)])
+        return numbers.tolist()
 
     def with_texts(self, batch: Batch) -> Batch:
         """Write on a batch where the texts of its rows are read from; returns it."""
