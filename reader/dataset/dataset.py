@@ -22,15 +22,12 @@ from reader.dataset import collate
 from reader.dataset.indexing import Index, check_plain, checked_position, checked_positions, is_row, split_positions
 from reader.dataset.opened_store import OpenedStore
 from reader.dataset.samples import (
-    JointTransform,
-    PairTransform,
     Transform,
     check_forms,
     pil_image,
     sample_of,
-    transformed,
 )
-from reader.dataset.splits import check_classes, remote_store, store_path
+from reader.dataset.splits import remote_store, store_path
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
 from reader.rows import Rows, is_run, rows_named
@@ -49,12 +46,10 @@ class MemmapDataset(Dataset[Any]):
             all). Until all are there slices are copies, and `store` and `numpy` fetch the rest.
         split: which of the stores in that folder, such as "train"; their classes must be the same. Where none has the name,
             the one that another name of the same means: val, valid, validation, dev and eval are one, at a URL they are not.
-        classes: what the store's classes must be, in this order: `classes=train.classes` for a store packed on its own.
         transform: one of `reader.transforms` is called with batches, for a row with a batch of one. Any other is called with one
-            image uint8[C, H, W], as ImageFolder does: per sample; with as_tuple=False with a one-row ImageBatch. A MemmapLoader
-            calls it in worker processes. Whole batches are many times faster.
+            image uint8[C, H, W], as ImageFolder does: per sample, for torch's DataLoader; with as_tuple=False with a one-row
+            ImageBatch. Whole batches are many times faster.
         target_transform: called with one target, only with as_tuple.
-        transforms: called with (image, target), only with as_tuple and in place of the two.
         as_tuple: indexing gives plain tuples: (image, target) of a row, (images, targets) of rows. With boxes, masks or several
             target columns the second is a dict: `targets`, and each of the others by its name. False: an ImageBatch.
         as_pil: images are PIL images, of mode L, RGB or RGBA, for transforms that take those: per sample, only with as_tuple.
@@ -77,24 +72,20 @@ class MemmapDataset(Dataset[Any]):
         transform: Transform | None = None,
         target_transform: Transform | None = None,
         *,
-        cache: str | os.PathLike[str] | None = None,
-        cache_size: int | str | None = None,
         split: str | None = None,
-        classes: Sequence[str] | None = None,
-        transforms: PairTransform | None = None,
         as_tuple: bool = True,
         as_pil: bool = False,
+        cache: str | os.PathLike[str] | None = None,
+        cache_size: int | str | None = None,
     ) -> None:
-        check_forms(transform, target_transform, transforms, as_tuple=as_tuple, as_pil=as_pil)
+        check_forms(transform, target_transform, as_tuple=as_tuple, as_pil=as_pil)
         self.remote = remote_store(path, split, cache, cache_size)
         self.path = store_path(path, split) if self.remote is None else self.remote.root
-        self.transform, self.target_transform, self._joint = transform, target_transform, transforms
+        self.transform, self.target_transform = transform, target_transform
         self.as_tuple, self.as_pil = as_tuple, as_pil
         self._rows: Rows | None = None
         self.manifest: Manifest
         self._open(OpenedStore(self.path, self.remote))
-        if classes is not None:
-            check_classes(self.path, self.manifest.classes, classes)
 
     def _open(self, opened: OpenedStore) -> None:
         # before workers are forked: each would load it at its first batch
@@ -168,7 +159,7 @@ class MemmapDataset(Dataset[Any]):
             return self._sample(operator.index(index))
         positions = self.positions(index)
         if self.changes_samples and not self.takes_batches:
-            return self.joined([self._sample(int(position)) for position in positions])
+            return self._joined([self._sample(int(position)) for position in positions])
         batch = self._slice(positions) if isinstance(index, slice) else self._gather(positions)
         if self.takes_batches:
             batch = self._transformed(batch)
@@ -286,18 +277,6 @@ class MemmapDataset(Dataset[Any]):
         image, _ = sample_of(self.opened_store.row(row), by_name=False)
         return pil_image(image) if self.as_pil else image
 
-    @property
-    def transforms(self) -> PairTransform | None:
-        """What is called with (image, target): `transforms`, or `transform` and `target_transform` together; else None."""
-        if self.transform is None and self.target_transform is None:
-            return self._joint
-        check_forms(self.transform, self.target_transform, self._joint, as_tuple=self.as_tuple, as_pil=self.as_pil)
-        return JointTransform(self.transform, self.target_transform)
-
-    @transforms.setter
-    def transforms(self, transforms: PairTransform | None) -> None:
-        self._joint = transforms
-
     def source(self, index: int) -> dict[str, Any]:
         """Return the line of samples.jsonl for the row at index: path, target, source bytes, sha256, size, decoder.
 
@@ -316,14 +295,14 @@ class MemmapDataset(Dataset[Any]):
             IndexError: there is no such row.
         """
         positions = self.positions(rows)
-        return self.at_rows(np.ascontiguousarray(self.store_rows(positions)))
+        return self._at_rows(np.ascontiguousarray(self.store_rows(positions)))
 
     @property
     def has_all_rows(self) -> bool:
         """Say whether these are all rows of the store, in its order."""
         return self._rows is None
 
-    def at_rows(self, rows: Rows | None) -> MemmapDataset:
+    def _at_rows(self, rows: Rows | None) -> MemmapDataset:
         """Return a dataset of these rows of the store, in the form of this one; None: all of them, in its order."""
         check_plain(self, MemmapDataset)
         part = object.__new__(MemmapDataset)
@@ -362,15 +341,9 @@ class MemmapDataset(Dataset[Any]):
         return position if self._rows is None else int(self._rows[position])
 
     @property
-    def changes(self) -> tuple[bool, Transform | None, Transform | None, PairTransform | None]:
-        """All that is done to rows: `as_pil`, `transform`, `target_transform` and `transforms`, as they were given."""
-        return self.as_pil, self.transform, self.target_transform, self._joint
-
-    @property
     def changes_samples(self) -> bool:
         """Say whether rows are transformed, or converted to PIL images, one by one."""
-        as_pil, *transforms = self.changes
-        return as_pil or any(transform is not None for transform in transforms)
+        return self.as_pil or self.transform is not None or self.target_transform is not None
 
     @property
     def takes_batches(self) -> bool:
@@ -384,7 +357,7 @@ class MemmapDataset(Dataset[Any]):
         assert self.transform is not None
         return self.transform(collate.seeded(batch))
 
-    def as_sample(self, row: Batch) -> Any:
+    def _as_sample(self, row: Batch) -> Any:
         """Return a row, an ImageBatch without a batch dimension, as indexing gives it: transformed."""
         if self.takes_batches:
             result = collate.row_at(self._transformed(row.unsqueeze(0)), 0)
@@ -394,21 +367,24 @@ class MemmapDataset(Dataset[Any]):
                 else result
             )
         if not self.as_tuple:
-            return self.transform(row) if self.transform else row
+            return row if self.transform is None else self.transform(row)
         return self._changed(*sample_of(row, by_name=self.names_targets))
 
-    def _changed(self, image: torch.Tensor, target: object) -> object:
-        """Call the dataset's transforms of single images."""
-        given, both = pil_image(image) if self.as_pil else image, self.transforms
-        return (given, target) if both is None else transformed(both, given, target)
+    def _changed(self, image: Any, target: Any) -> tuple[Any, Any]:
+        """Call the dataset's transforms of single images and targets."""
+        image = pil_image(image) if self.as_pil else image
+        return (
+            image if self.transform is None else self.transform(image),
+            target if self.target_transform is None else self.target_transform(target),
+        )
 
-    def joined(self, samples: list[Any]) -> object:
+    def _joined(self, samples: list[Any]) -> object:
         """Join transformed samples as torch's default_collate does; PIL images are a list.
 
         Raises:
             ValueError: there are none, or their images have several sizes.
         """
-        if not self.as_pil or self._joint is not None or self.transform is not None:
+        if not self.as_pil or self.transform is not None:
             return collate.joined(samples)
         return [image for image, _ in samples], collate.joined([target for _, target in samples])
 
@@ -416,7 +392,7 @@ class MemmapDataset(Dataset[Any]):
         row = self._store_row(index)
         if not self.as_tuple or self.takes_batches or not self.opened_store.has_pairs:
             with rows_named(self.path, row):
-                return self.as_sample(self.opened_store.row(row))
+                return self._as_sample(self.opened_store.row(row))
         image, target = self.opened_store.pair(row)
         if not self.changes_samples:
             return image, target

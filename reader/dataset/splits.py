@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,24 +61,6 @@ def remote_store(
     if cache is None:
         raise ValueError(f"{redacted(str(path))} needs cache=FOLDER, on a local disk, where its blocks are kept.")
     return RemoteStore(str(path) if split is None else f"{str(path).rstrip('/')}/{split}", cache, cache_size)
-
-
-def class_names(classes: object) -> list[object]:
-    """Return the names of classes that a caller gives, unchanged; raises ValueError where they are not a list."""
-    with contextlib.suppress(TypeError):
-        if not isinstance(classes, str | bytes):
-            return list(classes)  # type: ignore[call-overload]
-    raise ValueError(f"classes is {classes!r}, expected a list of names.")
-
-
-def check_classes(path: Path, own: tuple[str, ...], classes: object) -> None:
-    """Raise StoreError if a store's classes are not these, in this order."""
-    expected = class_names(classes)
-    if [*own] != [*expected]:
-        raise StoreError(
-            f"{path} has other classes than expected: {_named(own)}, not {_named(expected)}. The same target would mean"
-            " different classes. Pack it again with --classes and the store of the others."
-        )
 
 
 def _named(classes: Sequence[object]) -> str:

@@ -333,7 +333,7 @@ def _cut_between(pipe: Connection, store: Path, names: list[str]) -> None:
         for transform in (None, lambda row: row.targets):
             shutil.rmtree(copy, ignore_errors=True)
             shutil.copytree(store, copy)
-            data = MemmapDataset(copy, transform=transform)
+            data = MemmapDataset(copy, transform=transform, as_tuple=transform is None)
             data.opened_store.check_files = lambda: None  # type: ignore[method-assign]
             os.truncate(data.path / f"_tensordict/{name}.memmap", 3)
             try:
