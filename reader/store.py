@@ -9,12 +9,10 @@ import mmap
 import os
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
 import torch
 from tensordict import TensorClass, TensorDict
-from torch.utils import _pytree as pytree
 
 from reader.format.check import check_store
 from reader.format.errors import StoreError
@@ -24,11 +22,6 @@ from reader.format.tensors import NEEDS_RAW
 
 # Linux and macOS number the flag differently, and Python names it only from 3.13 on (Linux).
 MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x40 if sys.platform == "darwin" else 0x4000)
-# A transform of torchvision's that a loader is given, or that a batch reaches.
-TAKES_SINGLE_IMAGES = (
-    "torchvision's transforms take single images, and this one would get a whole batch. Give the loader"
-    " from_torchvision(transform), or the dataset the transform: MemmapDataset(..., transform=transform, as_pil=True)."
-)
 
 
 class ImageBatch(TensorClass):
@@ -246,41 +239,6 @@ def replaced(
         batch_size=pixels.shape[:1],
         device=pixels.device,
     )
-
-
-def _kept_from_torchvision(kind: type[Batch]) -> None:
-    """Make torchvision refuse a batch, whose pixels[..., H, W, C] its transforms would take for channels first.
-
-    Those of v2 walk torch's pytrees; a kernel of a flip that is called by itself asks what it is given to flip.
-    """
-    node, flip = pytree.SUPPORTED_NODES[kind], kind.flip
-
-    def flatten(batch: Batch) -> tuple[list[object], object]:
-        """Defer to tensordict for all others."""
-        _refuse_torchvision(batch)
-        return node.flatten_fn(batch)
-
-    def flipped(batch: Batch, *dims: int) -> Batch:
-        """Flip dimensions of the batch, as tensordict does."""
-        _refuse_torchvision(batch)
-        return flip(batch, *dims)
-
-    pytree.SUPPORTED_NODES[kind] = node._replace(flatten_fn=flatten)
-    kind.flip = flipped  # type: ignore[method-assign,assignment]
-
-
-def _refuse_torchvision(batch: Batch) -> None:
-    if torch.compiler.is_compiling():
-        return
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_globals.get("__name__") == pytree.__name__:
-        frame = frame.f_back
-    if frame is not None and str(frame.f_globals.get("__name__")).startswith("torchvision."):
-        raise TypeError(TAKES_SINGLE_IMAGES)
-
-
-for _kind in (ImageBatch, RaggedBatch):
-    _kept_from_torchvision(_kind)
 
 
 def _origin(batch: ImageBatch | RaggedBatch, column: int) -> int | None:

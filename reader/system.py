@@ -49,19 +49,13 @@ def available_cpus() -> int:
 
 
 def _cgroup_cpus() -> float:
-    """Return the cgroup's CPU quota (v2, then v1), infinity where there is none."""
+    """Return the cgroup's CPU quota (v2), infinity where there is none."""
     try:
         with open("/sys/fs/cgroup/cpu.max") as file:
             quota, period = file.read().split()
     except (OSError, ValueError):
-        try:
-            with open("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") as file:
-                quota = file.read().strip()
-            with open("/sys/fs/cgroup/cpu/cpu.cfs_period_us") as file:
-                period = file.read().strip()
-        except OSError:
-            return math.inf
-    return math.inf if quota in ("max", "-1") else int(quota) / int(period)
+        return math.inf
+    return math.inf if quota == "max" else int(quota) / int(period)
 
 
 def has_preadv() -> bool:

@@ -146,9 +146,7 @@ def test_the_line_that_info_prints_continues_it(
         out.parent.rename(tmp_path / "moved")
         out = tmp_path / "moved/an out"
     stages = [stage for stage in (out.with_name("an out.packing"), out) if stage.exists()]
-    assert [stage.name for stage in stages][:1] == [
-        "an out" if kind == "there" else "an out.packing"
-    ]
+    assert [stage.name for stage in stages][:1] == ["an out" if kind == "there" else "an out.packing"]
     monkeypatch.chdir("/")
 
     def follow() -> None:
@@ -213,9 +211,7 @@ def _damaged(stage: Path, header: dict[str, object]) -> None:
     (stage / JOURNAL).write_bytes(b"%08x %b\n" % (zlib.crc32(text), text))
 
 
-@pytest.mark.parametrize(
-    "words", [("build",), ("build", "--resume"), ("build", "--overwrite")]
-)
+@pytest.mark.parametrize("words", [("build",), ("build", "--resume"), ("build", "--overwrite")])
 def test_where_a_journal_cannot_be_continued_what_it_says_to_do_helps(
     words: tuple[str, ...], images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
