@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scripts.common.figures import BenchmarkError
+from tests.crash._program import TrialError
 
 _SOURCE = Path(__file__).parent / "shims" / "calls.c"
 _STATE_BYTES = 4096
@@ -51,7 +51,7 @@ class Shim:
     """The compiled shim; runs commands under it.
 
     Raises:
-        BenchmarkError: there is no C compiler, or the linker cannot be given the path of work.
+        TrialError: there is no C compiler, or the linker cannot be given the path of work.
     """
 
     def __init__(self, work: Path, root: Path) -> None:
@@ -60,14 +60,14 @@ class Shim:
         if self._library.exists():
             return
         if {*" :"} & {*str(work)}:
-            raise BenchmarkError(
+            raise TrialError(
                 f"{work} has a space or a colon, at which the linker cuts LD_PRELOAD. Give another folder."
             )
         command = ["cc", "-shared", "-fPIC", "-O1", "-o", self._library, _SOURCE, "-ldl", "-lpthread"]
         try:
             subprocess.run(command, check=True, capture_output=True)
         except (OSError, subprocess.CalledProcessError) as e:
-            raise BenchmarkError(f"the shim cannot be compiled ({e}). Install a C compiler.") from e
+            raise TrialError(f"the shim cannot be compiled ({e}). Install a C compiler.") from e
 
     def run(
         self, command: Sequence[str], *, at: int = 0, do: str = "", names: str = "", under: Sequence[str] = ()

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from reader.manifest import MANIFEST, PIXELS
 from tests.crash._calls import Call
-from tests.crash._runs import MASK_BYTES, ROW_BYTES, TrialError
+from tests.crash._program import TrialError
+from tests.crash._runs import MASK_BYTES, ROW_BYTES
 
 _NAME_CALLS = ("create", "mkdir", "unlink", "rmdir", "rename", "exchange", "link")
 _WRITING = ("write", "pwrite", "ftruncate", "truncate", "fallocate")

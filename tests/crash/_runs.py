@@ -17,7 +17,7 @@ from typing import Any
 
 from packer import Progress, merge, pack, pull, requantize, seal_parts, subset, update
 from reader.manifest import MANIFEST, IncompleteStoreError, StoreError, check_store
-from scripts.common.figures import BenchmarkError, photographs, repeat_files
+from tests.crash._program import TrialError, draw_photographs
 
 # fresh: into a folder whose parents are new too; resume: of an interrupted pack; restart: --overwrite of an interrupted
 # pack; overwrite: of a finished store, after one image was replaced; update: likewise, by pack update; splits: train and val;
@@ -60,10 +60,6 @@ _OF_SUBSET: dict[str, Any] = {"rows": [5, 0, 3, 6, 2]}
 _OPEN_SECONDS = 0.05
 _JOURNAL = ".packing/journal"
 ROW_BYTES, MASK_BYTES = _SIZE * _SIZE * 3, _SIZE * _SIZE
-
-
-class TrialError(BenchmarkError):
-    """Something was not survived, or did not end as it must; says which, and what was found."""
 
 
 @dataclass(frozen=True)
@@ -167,9 +163,8 @@ class Run:
 def make_run(kind: str, work: Path, images: int) -> Run:
     """Make the photographs, the disk's beginning and the expected bytes of one kind of run."""
     sources, start, disk = work / "images", work / "start", work / "disk"
-    found = photographs(None, work, _SIZE, most=images)
     for folder in [sources / "train", sources / "val"] if kind in ("splits", "resplit") else [sources]:
-        repeat_files(found, folder, images, link=False)
+        drawn = draw_photographs(folder, images)
         broken = sorted(path for path in folder.rglob("*") if path.is_file())[images // 2]
         broken.write_text("broken")
     start.mkdir()
@@ -181,7 +176,7 @@ def make_run(kind: str, work: Path, images: int) -> Run:
     if kind == "rerequantize":
         requantize(sources, start / out, **_OF_REQUANTIZE)
     if kind in (*_REPLACING, "rerequantize"):
-        shutil.copyfile(found[0].path, max(path for path in sources.rglob("*") if path.is_file()))
+        shutil.copyfile(drawn[0], max(path for path in sources.rglob("*") if path.is_file()))
     reference, source = work / "reference", _listed(sources) if kind == "listed" else sources
     options = _OPTIONS | (_labels(sources) if kind == "labelled" else {})
     if kind in COPYING:

@@ -25,11 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from packer.store.journal import JOURNAL, read_blocks
-from scripts.common.arguments import counts_parser
-from scripts.common.figures import photographs, repeat_files
-from scripts.common.program import reported
-from scripts.common.timing import seconds
-from tests.crash._runs import TrialError, check_unfinished, difference, digests, stage_of
+from tests.crash._program import TrialError, counts_parser, draw_photographs, reported
+from tests.crash._runs import check_unfinished, difference, digests, stage_of
 
 _SIZE = 64
 # Blocks that a worker began and that a death costs: those that it may hold (engine.py, _DEPTH), and its share of those that
@@ -90,7 +87,7 @@ def kill_at_random(work: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 def _make_images(folder: Path, count: int) -> Path:
     """Lay out count photographs, and one broken file in a hundred, in class folders."""
-    repeat_files(photographs(None, folder.parent, _SIZE, most=count), folder, count, link=False)
+    draw_photographs(folder, count)
     for n, path in enumerate(sorted(p for p in folder.rglob("*") if p.is_file())):
         if n % 100 == 50:
             path.unlink()
@@ -100,8 +97,9 @@ def _make_images(folder: Path, count: int) -> Path:
 
 def _reference(images: Path, work: Path, workers: int) -> tuple[dict[str, str], float]:
     command = _command(images, work / "expected", workers)
-    taken = seconds(lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL))
-    return digests(work / "expected"), taken
+    started = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return digests(work / "expected"), time.perf_counter() - started
 
 
 def _command(images: Path, out: Path, workers: int) -> list[str]:

@@ -29,16 +29,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts.common.arguments import counts_parser
-from scripts.common.program import reported
 from tests.crash._calls import Call, Shim
+from tests.crash._program import TrialError, counts_parser, reported
 from tests.crash._runs import (
     COPYING,
     KINDS,
     OTHERS,
     REQUANTIZING,
     Run,
-    TrialError,
     are_mixed,
     check_unfinished,
     difference,

@@ -27,10 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from packer import pack
-from scripts.common.arguments import counts_parser
-from scripts.common.figures import photographs, repeat_files
-from scripts.common.program import reported
-from tests.crash._runs import TrialError
+from tests.crash._program import TrialError, counts_parser, draw_photographs, reported
 
 _SIZE = 32
 # Of each wait for a program: some 0.1 s here, the rest is for machines that do other work as well.
@@ -152,9 +149,7 @@ def main() -> int:
 
 def press_all(work: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Press Ctrl-C in all programs; returns how often, and how long those took to end that did not continue."""
-    repeat_files(
-        photographs(None, work / "sample", _SIZE, most=options.images), work / "images", options.images, link=True
-    )
+    draw_photographs(work / "images", options.images)
     pack(work / "images", work / "out", size=_SIZE, workers=1)
     went_on = {way: _goes_on(work / "out", way, options) for way in _GO_ON}
     for way, (presses, resumed) in went_on.items():

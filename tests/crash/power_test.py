@@ -31,12 +31,11 @@ from typing import Any
 
 from packer import PackError
 from reader.manifest import MANIFEST, StoreError, check_store
-from scripts.common.arguments import counts_parser
-from scripts.common.program import reported
 from tests.crash._calls import Call, Shim, read_strace, strace_words, without_opens
 from tests.crash._disk import Disk, Tree, write_tree
 from tests.crash._order import check_order
-from tests.crash._runs import KINDS, REQUANTIZING, Run, TrialError, are_mixed, difference, files, make_run
+from tests.crash._program import TrialError, counts_parser, reported
+from tests.crash._runs import KINDS, REQUANTIZING, Run, are_mixed, difference, files, make_run
 
 
 def main() -> int:

@@ -24,10 +24,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from scripts.common.arguments import counts_parser
-from scripts.common.figures import photographs, repeat_files
-from scripts.common.program import reported
-from tests.crash._runs import TrialError, digests, stage_of
+from tests.crash._program import TrialError, counts_parser, draw_photographs, reported
+from tests.crash._runs import digests, stage_of
 
 _SIZE = 64
 _GATE = (
@@ -47,7 +45,7 @@ def main() -> int:
 def run_races(work: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Run races of all kinds in turn; returns the seconds that losers took."""
     images, draw, seconds = work / "images", random.Random(options.seed), list[float]()
-    repeat_files(photographs(None, work / "sample", _SIZE, most=options.images), images, options.images, link=True)
+    draw_photographs(images, options.images)
     _run(images, work / "expected")
     expected = digests(work / "expected")
     for race in range(options.races):
