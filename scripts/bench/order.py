@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -51,22 +50,6 @@ def block(count: int, window_blocks: int = WINDOW_BLOCKS) -> Iterator[np.ndarray
         yield order.rows(start, min(count, start + CHUNK))
 
 
-def quasi_random(count: int) -> Iterator[np.ndarray]:
-    """FFCV's traversal_order/quasi_random.py: pages of 8 MiB, 2 x batch_size of them open, each row from a random one."""
-    chance, order, pages = random.Random(0), [], []
-    starts = np.random.default_rng(0).permutation(range(0, count, BLOCK_ROWS)).tolist()
-    while pages or starts:
-        while starts and len(pages) < 2 * BATCH:
-            start = starts.pop()
-            pages.append(list(range(start, min(start + BLOCK_ROWS, count))))
-            chance.shuffle(pages[-1])
-        number = chance.randrange(len(pages))
-        order.append(pages[number].pop())
-        if not pages[number]:
-            del pages[number]
-    yield np.array(order)
-
-
 ORDERS: dict[str, Order] = {
     "torch.randperm": randperm,
     "numpy permutation": numpy_permutation,
@@ -103,7 +86,6 @@ def randomness(lab: Lab) -> Iterator[Way]:
     for window in (1, 4, 8, 32, 128, 512):
         megabytes = window * BLOCK_ROWS * 224 * 224 * 3 / 1e6
         orders[f'MemmapLoader "block", windows of {megabytes:,.0f} MB'] = partial(block, window_blocks=window)
-    orders["FFCV's quasi-random, 4,239 MB"] = quasi_random
     for name, order in orders.items():
         found = np.concatenate([*order(rows)])
         require(_has_each_row(found), f"{name} does not have each row once.")

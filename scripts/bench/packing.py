@@ -63,12 +63,10 @@ def pack(lab: Lab) -> Iterator[Way]:
     pixpack.pack(images, first, size=SIDE, workers=WORKERS, max_rejects=0)
     require(not pixpack.verify(first).problems, "the store does not pass `pack verify`.")
 
-    def clear(*, copied: bool = False) -> None:
+    def clear() -> None:
         """Check what the last turn left, then make room."""
         require(not out.exists() or digest(out) == digest(first), "this pack differs from the first.")
         shutil.rmtree(out, ignore_errors=True)
-        if copied:
-            shutil.copytree(first, out)
 
     packer = partial(command, "-m", "packer")
     options = ("--workers", WORKERS, "--quiet")
@@ -76,7 +74,7 @@ def pack(lab: Lab) -> Iterator[Way]:
     yield Way("decoding, resizing, cropping", lambda: in_processes(WORKERS, partial(_drop_row, decoder), files), count)
     yield Way("pixpack.pack()", lambda: pixpack.pack(images, out, size=SIDE, workers=WORKERS), count, clear)
     yield Way("pack, the command", lambda: packer(images, out, "--size", SIDE, *options), count, clear)
-    yield Way("pack update, nothing new", lambda: packer("update", images, out, *options), count, partial(clear, copied=True))
+    yield Way("pack update, nothing new", lambda: packer("update", images, first, *options), count)
     few = lab.pick(24, 2)
     large, whole = photographs(lab, few, lab.pick(LARGE, (800, 600))), lab.work / "large"
     base, remove = "4000 x 3000, --exact", partial(shutil.rmtree, whole, ignore_errors=True)
@@ -90,7 +88,7 @@ def _drop_row(decoder: Decoder, path: Path) -> None:
 
 
 @bench(
-    "Which decodes a JPEG faster, Pillow or jpeg4py, alone and as part of a row of 224 x 224?",
+    "Which decodes a JPEG faster, Pillow or jpeg4py?",
     "images/s",
     rounds=15,
     claim="jpeg4py decodes JPEGs faster than Pillow, which has libjpeg-turbo too since 9.0 (its flag says so).",
@@ -112,14 +110,6 @@ def decoders(lab: Lab) -> Iterator[Way]:
         levels = np.abs(decode(files[-1]) - expected).mean()
         require(levels < 2, f"{name} decodes to other pixels than Pillow: {levels:.1f} levels apart.")
         yield Way(name, lambda decode=decode: drain(map(decode, files)), count)
-    geometry, decoder = Geometry(SIDE, SIDE), Decoder(Geometry(SIDE, SIDE))
-
-    def row(data: bytes) -> None:
-        image = Image.open(io.BytesIO(data)).convert("RGB")
-        geometry.to_row(image, geometry.resized(*image.size))
-
-    yield Way("a row by Pillow", lambda: drain(map(row, files)), count, base="a row by Pillow")
-    yield Way("a row by pixpack", lambda: drain(map(decoder.row, files)), count, base="a row by Pillow")
     flag = features.check("libjpeg_turbo")
     lab.notes.append(f"Pillow {Image.__version__}: libjpeg-turbo flag {flag}, {features.version('libjpeg_turbo')}.")
 

@@ -155,8 +155,6 @@ def one_index(lab: Lab) -> Iterator[Way]:
         name = f"MemmapDataset, {side} x {side}"
         yield Way(f"{name}, one by one", lambda data=data, index=index: [data[i] for i in index])
         yield Way(f"{name}, one index", lambda data=data, index=index: data[index], base=f"{name}, one by one")
-        # once more, the items of a worker that collates them
-        yield Way(f"{name}, __getitems__", lambda data=data, index=index: data.__getitems__(index), base=f"{name}, one by one")
 
 
 @bench(
@@ -317,23 +315,6 @@ def read(lab: Lab) -> Iterator[Way]:
         kept: dict[str, Any] = {"num_workers": number, "persistent_workers": number > 0, "collate_fn": as_it_is}
         theirs = DataLoader(MappedRows(data), size, shuffle=True, **kept)
         yield Way(f"DataLoader over a numpy memmap, {number} workers", lambda loader=theirs: drain(loader), rows)
-
-
-@bench("How long does opening a store take, and a new loader's first batch?", "ms", rounds=20)
-def opening(lab: Lab) -> Iterator[Way]:
-    for rows in lab.pick((1_000, 1_000_000, 10_000_000), (1_000, 10_000)):
-        out = made_once(lab.work / f"sparse-{rows}", partial(sparse_store, rows=rows))
-        data = pixpack.MemmapDataset(out)
-        require(len(data) == rows and not data[rows - 1][0].any(), f"{rows} rows of zeros were made, {data} was opened.")
-        columns = {"GB": round(data.numpy().nbytes / 1e9, 1), "pickled, bytes": len(pickle.dumps(data))}
-        yield Way(f"opening {rows:,} rows", partial(pixpack.MemmapDataset, out), columns=columns)
-    data = random_data(lab, *lab.pick((4_096, SIDE), (256, 32)))
-
-    def first_batch() -> None:
-        with pixpack.MemmapLoader(data, lab.pick(BATCH, 32), shuffle="full") as loader:
-            next(iter(loader))
-
-    yield Way("a new loader's first batch", first_batch)
 
 
 @bench("How near does MemmapLoader come to the disk, when nothing of the store is in memory?", "images/s", rounds=3)

@@ -1,1 +1,0 @@
-"""What benchmarks, trials and studies share: turns and clocks, options, figures, pictures, servers on loopback."""
