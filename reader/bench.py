@@ -82,7 +82,9 @@ def _endless(loader: MemmapLoader | DataLoader) -> Iterator[int]:
 def _copies(data: MemmapDataset, batch_size: int) -> Iterator[int]:
     """Copy batches of consecutive rows to one place, and yield their rows."""
     step = batch_size * data.manifest.row_bytes
-    pixels = data.opened_store.pixels[:_MOST_BYTES]
+    pixels = data.opened_store.pixels
+    assert pixels is not None  # of a store in a folder
+    pixels = pixels[:_MOST_BYTES]
     out = np.empty(step, np.uint8)
     for start in itertools.cycle(range(0, max(1, len(pixels) - step + 1), step)):
         np.copyto(out, pixels[start : start + step])

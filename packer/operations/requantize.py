@@ -124,7 +124,8 @@ def requantize(
     check_quality(Option("quality"), quality)
     options = WorkerOptions(workers=workers, max_rejects=max_rejects)
     source, out = Path(images), resolved_out(dest, "DEST")
-    head = {"quality": quality, "size": None if size is None else str(size), "ffmpeg": versions()}
+    asked = None if size is None else str(size)
+    head: dict[str, Any] = {"quality": quality, "size": asked, "ffmpeg": versions()}
     job = _Job(source, out, quality, _parsed(size), Roots.of([source]))
     check_destination([str(source)], out, "DEST")
     paths = _listed(source)
@@ -144,7 +145,7 @@ def requantize(
     return RequantizeReport(
         out=str(out),
         quality=quality,
-        size=head["size"],
+        size=asked,
         inputs=len(lines),
         requantized=len(lines) - len(rejects) - len(kept),
         kept=len(kept),

@@ -79,7 +79,7 @@ class PictureDecoder:
             warnings.simplefilter("always")
             with open_image(data) as image:
                 self._rules.check_pixels(*image.size, len(data))
-                if self._rules.bit_depth != 16 and image.mode[0] != "I" and ";16" in str(image.tile):
+                if self._rules.bit_depth != 16 and image.mode[0] != "I" and ";16" in str(getattr(image, "tile", "")):
                     raise DecodeError(
                         "it has 16-bit colors, of which Pillow gives the high bytes; leave out --bit-depth"
                     )

@@ -11,7 +11,7 @@ import ctypes
 import functools
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import ParamSpec, TypeVar
 
 import torch
@@ -118,7 +118,9 @@ class DeviceBatch:
         return recorded(self._batch)
 
 
-def entered(device: torch.device, source: Callable[_P, Iterator[_T]]) -> Callable[_P, Iterator[_T]]:
+def entered(
+    device: torch.device, source: Callable[_P, Generator[_T, None, None]]
+) -> Callable[_P, Generator[_T, None, None]]:
     """Return what makes the same groups in a thread of its own, whose device is this one from the first call of CUDA on.
 
     In a new thread device 0 is current: waiting for an event there would give it a context, some 500 MB, from every rank.
@@ -126,7 +128,7 @@ def entered(device: torch.device, source: Callable[_P, Iterator[_T]]) -> Callabl
     if device.type != "cuda":
         return source
 
-    def on_device(*arguments: _P.args, **named: _P.kwargs) -> Iterator[_T]:
+    def on_device(*arguments: _P.args, **named: _P.kwargs) -> Generator[_T, None, None]:
         cuda.set_device(device)
         _ignore_captures()
         yield from source(*arguments, **named)

@@ -173,8 +173,8 @@ class Gathering:
 
 
 def _failed(error: Exception) -> Iterator[Group]:
+    yield from ()
     raise error
-    yield
 
 
 def _finished(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from reader.dataset.samples import Transform
 from reader.device.transfer import entered
 from reader.loading.finish import Finish
 from reader.loading.gathering import gathering_of
-from reader.loading.iteration import Iteration
+from reader.loading.iteration import Group, Iteration
 from reader.memory.residency import RESIDENCIES
 from reader.planning.epochs import Epochs
 from reader.planning.given_sampler import Item
@@ -156,7 +156,9 @@ class MemmapLoader:
         is_worked_on = self.transform is not None or is_sent
         group_bytes = tuning().transformed_group_bytes if is_worked_on else tuning().batch_group_bytes
         finish = Finish(plan, self.transform, as_tuple=self.as_tuple, on_device=is_sent, threads=self._threads)
-        source = functools.partial(self._gathering.groups, plan, plan.steps(plan.items(), group_bytes), finish)
+        source: Callable[[], Generator[Group, None, None]] = functools.partial(
+            self._gathering.groups, plan, plan.steps(plan.items(), group_bytes), finish
+        )
         # with prefetch=0 it runs in the caller's thread, whose device and mode of captures are not ours to change
         source = entered(self.device, source) if is_sent and self.prefetch else source
         iteration = Iteration(self._epochs.progress, source(), finish, prefetch=self.prefetch)

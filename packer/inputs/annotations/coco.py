@@ -195,4 +195,4 @@ def _is_end(one: str, other: str) -> bool:
 
 
 def _is_finite(value: object) -> bool:
-    return type(value) in (int, float) and abs(value) <= 2.0**53
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 2.0**53
