@@ -49,7 +49,6 @@ class PackedOptions(PackOptions):
         split: which of the stores in OUT, where IMAGES has splits.
         transform: as of MemmapDataset, as are the following.
         target_transform: called with one target.
-        transforms: called with (image, target), in place of the two.
         as_tuple: indexing gives (image, target), not an ImageBatch.
         as_pil: images are PIL images.
     """
@@ -57,7 +56,6 @@ class PackedOptions(PackOptions):
     split: str | None = None
     transform: Callable[[Any], Any] | None = None
     target_transform: Callable[[Any], Any] | None = None
-    transforms: Callable[[Any, Any], Any] | None = None
     as_tuple: bool = True
     as_pil: bool = False
 
@@ -98,7 +96,7 @@ def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedO
             f"out is {out!r}, expected the folder of the store. A transform is given by its name, transform=."
         )
     # what MemmapDataset would refuse behind the pack
-    checked = ("transform", "target_transform", "transforms", "as_tuple", "as_pil")
+    checked = ("transform", "target_transform", "as_tuple", "as_pil")
     check_forms(**{name: getattr(options, name) for name in checked})
     with _progress(options.progress) as progress, listening(progress), named_for(PACKED):
         packs = replace(PackOptions.among(options), resume=True, progress=progress)
