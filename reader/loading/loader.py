@@ -247,9 +247,9 @@ def _of_batches(dataset: MemmapDataset, transform: Transform | None) -> Transfor
 
 def _cuda_or_cpu(device: str | torch.device) -> torch.device:
     """Return the device that batches are put on; "cuda" is the current one."""
-    chosen = torch.device(device)
-    if chosen.type not in ("cpu", "cuda"):
+    if str(device).partition(":")[0] not in ("cpu", "cuda"):
         raise ValueError(f"device is {device!r}, expected cpu or cuda.")
+    chosen = torch.device(device)
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device is {device!r}, but this torch sees no CUDA device. Use device='cpu'.")
     is_current = chosen.type == "cuda" and chosen.index is None
