@@ -1,7 +1,5 @@
 """How an option is named to whoever calls: `--overwrite` by the command `pack`, `overwrite=True` in Python.
 
-`packed` takes no `resume`, as it always continues: there it is the same call.
-
 A sentence holds an `Option`, never its spelling. Not for what is written to files: a reason in rejected.jsonl is the same whoever
 called, and has the command's words. Nor for a command of the shell that a sentence tells to run.
 """
@@ -21,7 +19,7 @@ _OF_TEXT = (
 )
 # Values that Python writes as they are: all others are text.
 _SHOWN = (bool, int, float, list, tuple)
-COMMAND, PYTHON, PACKED = "the command", "Python", "packed"
+COMMAND, PYTHON = "the command", "Python"
 # Of this process: its workers raise nothing that names an option.
 _caller = PYTHON
 
@@ -58,8 +56,6 @@ class Option:
             word = f"--{self.name.replace('_', '-')}"
             given = value if isinstance(value, list | tuple) else [value]
             return word if value is None or value is True else " ".join(f"{word} {shlex.quote(str(v))}" for v in given)
-        if _caller == PACKED and self.name == "resume" and value is True:
-            return "the same call"
         return self.name if value is None else f"{self.name}={value if isinstance(value, _SHOWN) else str(value)!r}"
 
 
@@ -76,19 +72,19 @@ def written(name: str, value: Any) -> Any:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) and name == "mask_values" else value
 
 
-OVERWRITE, RESUME = Option("overwrite", True), Option("resume", True)
+OVERWRITE = Option("overwrite", True)
 
 
 def pack_call(words: Sequence[str]) -> str:
     """Return the words of a command `pack IMAGES... OUT --option value ...` as the caller writes them.
 
     Example:
-        >>> words = ["my images", "out", "--max-size", "512", "--resume"]
+        >>> words = ["my images", "out", "--max-size", "512"]
         >>> pack_call(words)
-        "pack('my images', 'out', max_size=512, resume=True)"
+        "pack('my images', 'out', max_size=512)"
         >>> with named_for(COMMAND):
         ...     pack_call(words)
-        "pack 'my images' out --max-size 512 --resume"
+        "pack 'my images' out --max-size 512"
     """
     first = next((n for n, word in enumerate(words) if word.startswith("--")), len(words))
     options, rest = dict[str, list[str]](), iter(words[first:])

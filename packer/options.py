@@ -26,7 +26,7 @@ ENGINES = ("local", "ray")
 CHANNELS = {"rgb": 3, "gray": 1, "rgba": 4}
 
 # What belongs to one run alone, and what is a path.
-_OF_A_RUN = ("workers", "progress", "resume", "overwrite", "part", "engine")
+_OF_A_RUN = ("workers", "progress", "overwrite", "part", "engine")
 _PATHS = ("classes", "root", "boxes", "masks")
 
 # A 100-megapixel camera passes. An image of this size takes a worker 0.5 GB, with alpha 1 GB (2026-11-22).
@@ -270,13 +270,13 @@ class OutputOptions(_Options):
     """What may be in OUT already.
 
     Args:
-        resume: begin, continue, or confirm a finished store of the same inputs and options; with overwrite, its replacement.
-        overwrite: replace an existing store.
+        overwrite: replace an existing store; again, continue with that, unless OUT is what is asked for.
     """
 
-    resume: bool = False
     overwrite: bool = False
-    # with resume or overwrite: of each store that is there make a new one, with the rows of what has not changed
+    # whether the same call continues what it began before, or confirms that it is finished
+    continues: ClassVar[bool] = True
+    # of each store that is there make a new one, with the rows of what has not changed
     update: ClassVar[bool] = False
 
 

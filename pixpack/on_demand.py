@@ -1,6 +1,6 @@
 """`packed`: the store of a program's images, packed first where it is not there yet, by one of the processes that ask for it.
 
-Knows no format and no lock itself: `pack` with resume starts, continues or confirms, and says who else is at it.
+Knows no format and no lock itself: `pack` starts, continues or confirms, and says who else is at it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 
 from packer.cli.progress import ProgressBar
 from packer.errors import DiskFullError, LockedError, OptionsError, PackError, SourceError
-from packer.option_names import PACKED, named_for
 from packer.options import PackOptions
 from packer.packing.finished import update_command
 from packer.packing.keywords import takes
@@ -34,7 +33,6 @@ _log = logging.getLogger("pixpack")
 _WAIT_SECONDS = 1.0
 # What one run alone decides, and `packed` decides itself.
 _NOT_TAKEN = {
-    "resume": "it always continues",
     "part": "it packs all, by the process that comes first. Pack parts with the command, and open MemmapDataset(out)",
 }
 
@@ -44,7 +42,6 @@ class PackedOptions(PackOptions):
     """The options of a pack, and how the store is opened.
 
     Args:
-        resume: refused: it always continues.
         part: refused: it packs all.
         split: which of the stores in OUT, where IMAGES has splits.
         transform: as of MemmapDataset, as are the following.
@@ -71,7 +68,7 @@ def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedO
     Args:
         images: as of `pack`.
         out: as of `pack`.
-        options: the fields of `PackOptions` but resume and part, as keywords, and those of MemmapDataset.
+        options: the fields of `PackOptions` but part, as keywords, and those of MemmapDataset.
 
     Raises:
         OptionsError: an option has a value that it cannot have; or images have splits, and split names none of them.
@@ -98,8 +95,8 @@ def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedO
     # what MemmapDataset would refuse behind the pack
     checked = ("transform", "target_transform", "as_tuple", "as_pil")
     check_forms(**{name: getattr(options, name) for name in checked})
-    with _progress(options.progress) as progress, listening(progress), named_for(PACKED):
-        packs = replace(PackOptions.among(options), resume=True, progress=progress)
+    with _progress(options.progress) as progress, listening(progress):
+        packs = replace(PackOptions.among(options), progress=progress)
         report = _packed_by_one(images, out, packs, options.split)
     if report.too_many_rejects:
         many = f"{report.rejected:,} of {report.inputs:,} images were rejected, more than max_rejects={options.max_rejects!r}"

@@ -39,7 +39,7 @@ def test_a_call_that_a_sentence_shows_makes_the_store_that_the_command_makes(tmp
     words = [str(images), str(tmp_path / "out"), *options.words()]
     report = eval(pack_call(words), {"pack": pack})
     assert (report.rows, report.size) == (6, (8, 16))
-    assert run([*words, "--resume", "--json"]) == 0
+    assert run([*words, "--json"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_the_command_and_python_name_the_same_option_each_in_its_way(
     pixpack.packed(images, out, size=8)
     with pytest.raises(PackError, match=r"or replace it with overwrite=True\."):
         pixpack.packed(images, out, size=16)
-    assert run([str(images), str(out), "--size", "16", "--resume"]) == 1
+    assert run([str(images), str(out), "--size", "16"]) == 1
     assert "or replace it with --overwrite." in capsys.readouterr().err
 
 

@@ -107,7 +107,7 @@ def run(arguments: list[str] | None = None) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     words = sys.argv[1:] if arguments is None else arguments
     called = cli.commands.get(words[0] if words else "", build.build)
-    to_continue = continuing(words, resumes=any("--resume" in param.opts for param in called.params))
+    to_continue = continuing(words)
     try:
         with signals_raise(to_continue), named_for(COMMAND):
             return cli.main(words, prog_name="pack", standalone_mode=False, color=use_color()) or 0

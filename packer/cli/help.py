@@ -22,7 +22,7 @@ _SECTIONS = {
     "Size and pixels": "--size --fit --max-size --crop-fraction --resample --exact --channels --bit-depth --requantize"
     " --compress",
     "Labels": "--target-column --text-column --missing --classes --boxes --masks --mask-values",
-    "Failures and resume": "--resume --max-rejects --timeout",
+    "Failures": "--max-rejects --timeout",
     "Performance": "--workers --profile",
     "Distributed": "--part --engine",
     "Output": "--overwrite --shuffle --json --quiet --help",

@@ -112,7 +112,7 @@ def too_many_rejects(report: PackReport, allowed: str) -> str:
         return f"{sentence} {held} hold{each} the new {old}, complete but for the rejected, and usable."
     return (
         f"{sentence} {held} still hold{each} the old {old}, usable as before. To replace {'it' if each else 'them'} by {new},"
-        f" decoding nothing again: the same command with --resume --max-rejects {max(store.rejected for store in stores)}"
+        f" decoding nothing again: the same command with --max-rejects {max(store.rejected for store in stores)}"
     )
 
 

@@ -58,8 +58,7 @@ def ended(error: BaseException, to_continue: str) -> int:
     return fail(f"{what}. To continue: {to_continue}", code)
 
 
-def continuing(arguments: Sequence[str], *, resumes: bool) -> str:
-    """Return the full line that continues a command: with --resume where it resumes; what came on standard input comes again."""
-    words = ["pack", *arguments, *(["--resume"] if resumes and "--resume" not in arguments else [])]
+def continuing(arguments: Sequence[str]) -> str:
+    """Return the full line that continues a command: the same; what came on standard input comes again."""
     reads_list = "-" in arguments or "-0" in arguments
-    return f"{shlex.join(words)}{' (with the same standard input)' if reads_list else ''}"
+    return f"{shlex.join(['pack', *arguments])}{' (with the same standard input)' if reads_list else ''}"

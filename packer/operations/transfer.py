@@ -144,7 +144,7 @@ def pull(url: str, out: str | os.PathLike[str], *, progress: OnBytes | None = No
     header = Header(images=(copy.report.url,), options=digests, command=PULL)
     if to.state.is_in_progress and to.state.header != header:
         raise OptionsError(f"Choose another OUT: {unfinished_message(to.stage)}")
-    to.check(OutputOptions(resume=True), [*contents])
+    to.check(OutputOptions(), [*contents])
     sizes = {f"{split}/{name}": e.size_bytes for split, (m, _) in parsed.items() for name, e in m.files.items()}
     try:
         with to.held():

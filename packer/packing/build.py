@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from packer.clock import Profile, StageClock
 from packer.errors import EngineError, PackError, SourceError, UnreadableError
-from packer.option_names import OVERWRITE, RESUME, Option
+from packer.option_names import OVERWRITE, Option
 from packer.packing.committer import Committer
 from packer.packing.differences import header_difference, inputs_difference
 from packer.packing.parts.division import divide
@@ -107,19 +107,21 @@ class Build:
         except SourceError as e:
             one = " A single file that stays unreadable is rejected when an empty one takes its place."
             raise SourceError(
-                f"{e}. What is packed is kept: continue with {RESUME} when it can be read."
+                f"{e}. What is packed is kept: give the same command again when it can be read."
                 f"{one if isinstance(e, UnreadableError) else ''}"
             ) from None
         except OSError as e:
             raise as_pack_error(e, self._out, self._sizes) from None
         except EngineError as e:
-            raise PackError(f"packing stopped: {e} What is packed is kept: continue with {RESUME}.") from None
+            raise PackError(f"packing stopped: {e} What is packed is kept: give the same command again.") from None
 
     def _made(self) -> PackReport:
-        unfinished = journals.header_of(self._out) if self._options.resume else None
+        # a part that is told to replace what is there is packed again
+        starts_over = self._making.part is not None and self._options.overwrite
+        unfinished = None if starts_over else journals.header_of(self._out)
         header = self._header(unfinished)
         is_other = unfinished and (header_difference(unfinished, header) or unfinished.span != header.span)
-        if is_other and self._options.overwrite:
+        if is_other and unfinished and (self._options.overwrite or (self._options.update and unfinished.update)):
             unfinished, header = None, self._header(None)  # it is replaced, as a store would be
         if (part := self._making.part) is not None:
             check_siblings(self._making.whole, part, header)
@@ -181,8 +183,7 @@ class Build:
         started = f"{self._making.name} was started with {what}."
         if self._options.update and not found.update:
             return PackError(f"{started} {unfinished_message(self._to.out)}")
-        again = f"leave {Option('resume')} out" if self._options.update else f"start over with {OVERWRITE}"
-        return PackError(f"{started} Resume with the same, or {again}.")
+        return PackError(f"{started} Continue with the same, or start over with {OVERWRITE}.")
 
     def _name_inputs(self) -> str:
         out, start, is_shuffled = self._out, self._span.start, self._options.shuffle is not None

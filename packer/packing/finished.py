@@ -1,4 +1,4 @@
-"""Finished stores under --resume: compares list, labels, paths and sizes with the inputs, and names the command to update them.
+"""Finished stores that are asked for again: compares list, labels, paths and sizes with the inputs, and names what updates them.
 
 Decodes no image and changes nothing.
 """
@@ -6,30 +6,25 @@ Decodes no image and changes nothing.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import itertools
 import json
 import os
 import shlex
-import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from packer.errors import PackError, SourceError
+from packer.errors import PackError
 from packer.inputs.samples import Column, Inputs
 from packer.option_names import OVERWRITE
-from packer.options import PackOptions, RowOptions
+from packer.options import PackOptions
 from packer.packing.differences import store_difference
 from packer.packing.recorded_labels import LABEL_OPTIONS, keeps_numbers, may_be_gone, other_labels_options
 from packer.pixels.geometry import Geometry
-from packer.pixels.requantize import row_decoder
-from packer.pixels.row import RowDecoder
 from packer.progress import followed
 from packer.report import PackReport
-from packer.sources.base import Readable
 from packer.sources.local import MISSING
 from packer.sources.locate import locate
 from packer.sources.roots import NOWHERE
@@ -37,12 +32,10 @@ from packer.store.reports import store_report
 from packer.store.row_files import EXTRAS
 from packer.store.state import check_finished
 from packer.text import names_difference, options_difference, some, without_limits
-from packer.workers.engine import WORKER_REASONS
 from reader.format.errors import StoreError
-from reader.format.manifest import SAMPLES, Manifest, read_manifest
+from reader.format.manifest import SAMPLES, Manifest
 from reader.format.samples import Sample, read_paths, read_rejects, read_samples
 from reader.format.tensors import TEXTS_FILE
-from reader.system import available_cpus
 
 _BOXES_ROWS = 4096
 
@@ -88,57 +81,6 @@ def is_as_asked(inputs: Inputs, out: Path, options: PackOptions) -> bool:
     except StoreError:
         return False
     return not _other_options(manifest, options) and not inputs_difference(out, manifest, inputs)
-
-
-def has_same_contents(inputs: Inputs, out: Path, options: PackOptions) -> bool:
-    """Whether every source of a store has the bytes that were packed, and what was rejected would be rejected again.
-
-    False too where that is not known: of masks, and of objects that were rejected.
-
-    Raises:
-        SourceError: the sources cannot be read now.
-    """
-    if inputs.masks is not None or inputs.identity:
-        return False
-    rejected = {reject.path: reject.reason for reject in read_rejects(out)}
-    if inputs.url and rejected:
-        return False
-    members = inputs.members.tolist() if inputs.archives else [None] * len(inputs)
-
-    def source_of(index: int) -> Readable:
-        return locate(inputs.base, inputs.paths[index], inputs.archives, members[index], inputs.roots or NOWHERE)
-
-    matched = (
-        (sample, functools.partial(source_of, index))
-        for index, sample in _matched(out, inputs)
-        if isinstance(sample, Sample)
-    )
-    from packer.packing.source_check import changed
-
-    if any(changed(matched, threads=available_cpus())):
-        return False
-    decoder = row_decoder(Geometry.recorded(read_manifest(out)), RowOptions.among(vars(options)))
-    return not any(
-        _may_be_a_row(source_of(index), rejected[path], decoder, options.max_pixels)
-        for index, path in enumerate(inputs.paths)
-        if path in rejected and index not in inputs.refused
-    )
-
-
-def _may_be_a_row(source: Readable, reason: str, decoder: RowDecoder, max_pixels: int) -> bool:
-    """Whether what was rejected may be a row now. What ended or stalled a worker is not decoded here, so it may be."""
-    if reason.startswith(WORKER_REASONS):
-        return True
-    try:
-        data, _ = source.read(max_pixels=max_pixels)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow's
-            decoder.row(data)
-    except SourceError:
-        raise
-    except Exception:  # as in a worker: whatever is wrong with it, it is no row
-        return False
-    return True
 
 
 def _other_options(manifest: Manifest, options: PackOptions) -> str:

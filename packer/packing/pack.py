@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from packer.clock import StageClock
-from packer.errors import OptionsError, PackError, ScanError, SourceError
+from packer.errors import OptionsError, ScanError, SourceError
 from packer.inputs.class_lists import has_multi_hot, load_classes
 from packer.inputs.samples import Inputs
 from packer.inputs.scan import scan
-from packer.option_names import OVERWRITE, RESUME, pack_call
 from packer.options import PackOptions
 from packer.packing.build import Build
 from packer.packing.image_sizes import common_size
@@ -89,7 +88,6 @@ def pack_parts(
     finished = _finished(parts, to, options)
     unfinished = [split for split in parts if split not in finished]
     if unfinished:
-        _check_splits(parts, to, options)
         to.check(options, [*parts])
     # where all are finished, nothing will be decoded
     shape = options.least_sides or (1, 1)
@@ -133,46 +131,22 @@ def _build(
     return reports | {first: dataclasses.replace(reports[first], notes=[*reports[first].notes, *to.notes])}
 
 
-def _check_splits(parts: dict[str, Inputs], to: Folder, options: PackOptions) -> None:
-    """Refuse to begin splits of which some are finished, without being told what becomes of those; says how to continue."""
-    done = [to.out / split for split in parts if to.is_finished(split)]
-    lacking = [to.out / split for split in parts if not to.is_finished(split)]
-    if done and lacking and not (options.resume or options.overwrite):
-        words = [*next(iter(parts.values())).images, str(to.out), *options.words(), "--resume"]
-        raise PackError(
-            f"{to.out} is incomplete: {done[0]} is a finished store, {lacking[0]} is none."
-            f" Continue with: {pack_call(words)} (or start over with {OVERWRITE})."
-        )
-
-
 def _finished(parts: dict[str, Inputs], to: Folder, options: PackOptions) -> dict[str, PackReport]:
-    """Return the reports of the splits of which --resume finds the stores done; for an update, all of them or none.
+    """Return the reports of the splits whose stores are done; for an update, none.
 
     Raises:
         PackError: a store is finished, but of other inputs or options, and --overwrite is not given.
     """
     finished: dict[str, PackReport] = {}
-    if not options.resume:
+    if options.update:
         return finished
     from packer.packing.finished import finished_report, is_as_asked
 
-    if options.update and not (all(map(to.is_finished, parts)) and _are_same(parts, to, options)):
-        return finished
     for split, inputs in parts.items():
         store = to.out / split
         if to.is_finished(split) and (not options.overwrite or is_as_asked(inputs, store, options)):
             finished[split] = finished_report(inputs, store, options, to.out)
     return finished
-
-
-def _are_same(parts: dict[str, Inputs], to: Folder, options: PackOptions) -> bool:
-    """Whether all stores are of these inputs and options, by the bytes of every source: an update would change nothing."""
-    from packer.packing.finished import has_same_contents, is_as_asked
-
-    stores = {split: to.out / split for split in parts}
-    return all(is_as_asked(parts[split], store, options) for split, store in stores.items()) and all(
-        has_same_contents(parts[split], store, options) for split, store in stores.items()
-    )
 
 
 def pack_sources(
@@ -211,7 +185,7 @@ def pack_sources(
 
 def _away(error: ScanError | SourceError, sources: list[str], target: Path) -> Exception:
     """Return what to raise where IMAGES cannot be listed: they are away, or no such images have ever been packed to OUT."""
-    again = f"Continue with {RESUME} when it can be read."
+    again = "Give the same command again when it can be read."
     if isinstance(error, SourceError):
         return type(error)(f"{error}. {again}")
     images = images_of_unfinished(target)

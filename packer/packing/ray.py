@@ -48,7 +48,7 @@ def pack_by_ray(parts: dict[str, Inputs], to: Folder, options: PackOptions, pack
             ray.init(log_to_driver=False)
         listed = ray.put(parts)
         task: Any = ray.remote(num_cpus=1, max_retries=_TRIES)(_pack_part)
-        own = replace(options, engine="local", resume=True, workers=1, progress=None)
+        own = replace(options, engine="local", workers=1, progress=None)
         numbers = range(1, count + 1)
         done = rejected = 0
         # the first one alone: what is wrong with all ends it, and it says to the others how many inputs a block has

@@ -36,12 +36,10 @@ class UpdateOptions(WorkerOptions, LabelOptions):
     Args:
         max_pixels: as for `pack`; None: as OUT records it.
         max_gone: how many rows of a store may vanish, a count or a percentage; None: 10 %, at least 10, but not all.
-        resume: continue an update that was interrupted; where none was, change nothing of a store that is up to date.
     """
 
     max_pixels: int | None = None
     max_gone: int | str | None = None
-    resume: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +81,7 @@ def update(images: ImagesArgument, out: str | os.PathLike[str], options: UpdateO
     stores = stores_of(target)
     manifests = {path: _intact(path) for path in stores.values()}
     first, recorded = next(iter(manifests.items()))
-    if not options.resume:
-        _check_unfinished(to)
+    _check_unfinished(to)
     _check_labels(target, recorded, options)
     given = {name: getattr(options, name) for name in LABEL_OPTIONS} | {"missing": options.missing or None}
     sources = named_sources(images)
@@ -92,7 +89,6 @@ def update(images: ImagesArgument, out: str | os.PathLike[str], options: UpdateO
         vars(options)
         | _recorded(recorded, options.max_pixels)
         | resolved_labels(first, recorded, given, sources)
-        | {"overwrite": not options.resume}
     )
     for path, manifest in manifests.items():
         check_reusable(path, manifest, pack_options.shaping(), pixel_versions(pack_options.shaping()))

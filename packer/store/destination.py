@@ -5,7 +5,7 @@ OUT's name: by a rename, which no system does onto a folder that holds anything,
 an exchange of the two names. Where no folder beside OUT is to take its name (OUT is an empty folder, a mount point perhaps, or
 the folder above cannot be written), the stage is OUT/.packing, and its files are moved into OUT, the manifest last.
 
-A crash leaves the stage, which --resume continues, or a finished OUT with a working folder that means nothing any more.
+A crash leaves the stage, which the same command continues, or a finished OUT with a working folder that means nothing any more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from packer.errors import DiskFullError, OptionsError, PackError
 from packer.inputs.splits import is_split, split_of, stores_in, stores_of
-from packer.option_names import OVERWRITE, RESUME, Option
+from packer.option_names import OVERWRITE, Option
 from packer.options import OutputOptions
 from packer.store import journal as journals
 from packer.store.files import LONGEST_NAME, remove_tree, sync_folder, write_atomically
@@ -236,7 +236,7 @@ class Folder:
             raise OptionsError(
                 f"{out} is not empty (it holds {foreign[0]}) and is no store. Choose another OUT, or an empty folder."
             )
-        is_told = options.overwrite or options.update or options.resume
+        is_told = options.overwrite or options.continues
         if stores and is_told:
             self._check_replaceable(stores, foreign)
         if state.is_in_progress and not options.overwrite:
@@ -280,7 +280,7 @@ class Folder:
                 f"{out_of(store)} holds parts of a pack. Continue with {Option('part', 'i/n')}, and"
                 f" {seal_command(store)} when all parts are packed; or start over, without parts, with {OVERWRITE}."
             )
-        if options.resume or options.update:
+        if options.continues:
             return
         found = state.unfinished[0]
         if not self.locks:
@@ -422,7 +422,7 @@ class Folder:
             raise (DiskFullError if e.errno in FULL else PackError)(
                 f"{self.out} is finished and can be used, but {e.filename or self.out} cannot be synced: {system_reason(e)}."
                 f" Check that disk. If the power fails meanwhile, and {self.out} is not the new store after that, give the"
-                f" command again, with {RESUME} where it has that option."
+                " command again."
             ) from None
 
     def withdraw(self, store: Path | None = None) -> None:
@@ -528,7 +528,7 @@ class Folder:
 
     def _clear_unasked(self, options: OutputOptions, splits: Sequence[str]) -> None:
         """Remove what an earlier pack has left in the stage, where it is not resumed."""
-        is_resumed = options.resume and self.state.is_in_progress
+        is_resumed = options.continues and self.state.is_in_progress
         if not is_resumed:
             self.clear(self.stage)
         for store in stores_in(self.stage)[1:]:
@@ -536,8 +536,8 @@ class Folder:
                 continue
             if is_resumed and not options.overwrite:
                 raise PackError(
-                    f"{self.out} was started with other splits: {store.name} is one of them. Resume with the same, or start over"
-                    f" with {OVERWRITE}."
+                    f"{self.out} was started with other splits: {store.name} is one of them. Continue with the same, or start"
+                    f" over with {OVERWRITE}."
                 )
             self._drop(store)
 
@@ -594,8 +594,7 @@ class Folder:
         if changed := self._changed(replaced, self.out if replaced == self.stage else self.stage):
             raise PackError(
                 f"{self.out / changed[0]} was changed or put there while this command worked on it, and was left as it is."
-                f" Move it away if {self.out} is to be replaced, and give the command again, with {RESUME} where it has"
-                " that option."
+                f" Move it away if {self.out} is to be replaced, and give the command again."
             )
 
     def _move_in(self) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from packer.errors import DiskFullError
-from packer.option_names import RESUME
 from reader.format.filesystem import error_path
 from reader.format.manifest import PIXELS
 
@@ -71,7 +70,7 @@ def free_bytes(path: Path) -> int:
 
 def disk_full(path: Path | str, need: int, free: int, again: str = "") -> DiskFullError:
     """Say how many bytes are missing, and how to resume."""
-    again = again or f"continue with {RESUME}"
+    again = again or "give the same command again"
     return DiskFullError(
         f"{path} needs {need} more bytes, its disk has {free} free: {max(0, need - free)} are missing."
         f" Free some space and {again}, or choose a folder on another disk."

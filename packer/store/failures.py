@@ -6,7 +6,7 @@ import errno
 from pathlib import Path
 
 from packer.errors import DiskFullError, PackError
-from packer.option_names import RESUME, Option
+from packer.option_names import Option
 from packer.store.disk_space import disk_full, free_bytes, needed_bytes
 from packer.system import FULL, NO_DESCRIPTOR
 from packer.text import system_reason
@@ -21,10 +21,10 @@ def as_pack_error(error: OSError, out: Path, sizes: dict[str, int], again: str =
 
     Args:
         sizes: name below OUT -> bytes that the file will have.
-        again: what to do once it is fixed; "": resume.
+        again: what to do once it is fixed; "": the same command.
     """
     fewer = "" if again else f" or give fewer {Option('workers')}"
-    again = again or f"continue with {RESUME}"
+    again = again or "give the same command again"
     if error.errno in NO_DESCRIPTOR:
         return PackError(
             f"{error.filename or 'a pipe to a worker'} cannot be opened: {system_reason(error)}, {open_files_limit()}."

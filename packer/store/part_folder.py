@@ -7,14 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from packer.errors import PackError
-from packer.option_names import OVERWRITE, Option
+from packer.option_names import Option
 from packer.options import OutputOptions
 from packer.store import journal as journals
 from packer.store.destination import Folder, Making
-from packer.store.lock import Lock
 from packer.store.out_folder import finished_meanwhile
 from packer.store.parts import Part, started_parts
-from packer.store.state import command_to_resume, published, resume_command, seal_command
+from packer.store.state import command_to_resume, published, seal_command
 from reader.format.manifest import PIXELS
 
 
@@ -42,7 +41,6 @@ class PartFolder(Folder):
         """
         for split in splits:
             out, store, part = self.out / split, self.folder(split), self.part
-            folder = part.folder(store)
             if published(out):
                 if self.locks:
                     raise finished_meanwhile(out)
@@ -63,12 +61,6 @@ class PartFolder(Folder):
             if others := [other for other in parts if other.count != part.count]:
                 raise PackError(
                     f"{out} is packed in {others[0].count} parts, this is part {part}. Give them all the same number."
-                )
-            if not self.locks and not options.resume and not options.overwrite and journals.header_of(folder):
-                Lock(folder).close()
-                raise PackError(
-                    f"part {part} of {out} was started before, and may be done. Resume with: {resume_command(store, part)}"
-                    f" (or start this part over with {OVERWRITE})."
                 )
 
     @contextlib.contextmanager

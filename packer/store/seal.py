@@ -17,7 +17,6 @@ from packer.checksums import sha256_file
 from packer.errors import JournalError, PackError
 from packer.inputs.sample_notes import mask_notes
 from packer.inputs.samples import Inputs
-from packer.option_names import RESUME
 from packer.pixels.layout import RowLayout
 from packer.progress import CountedBytes, notify
 from packer.report import Progress
@@ -68,7 +67,7 @@ def seal(
     if written.inputs != header.inputs:
         raise JournalError(
             f"{out / journals.JOURNAL} holds {written.inputs} of {header.inputs} inputs: it was damaged."
-            f" Continue with {RESUME}."
+            " Give the same command again."
         )
     if not written.rows:
         return None
@@ -133,7 +132,7 @@ def _check_opens(content: bytes, path: Path) -> None:
     except StoreError as e:
         raise PackError(
             f"{e} Readers would refuse the store, so it is not finished; this is a defect of pixpack. What is packed is kept:"
-            f" report this sentence, and continue with {RESUME} once it is fixed."
+            " report this sentence, and give the same command again once it is fixed."
         ) from None
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.inputs.splits import stores_in
-from packer.option_names import RESUME, pack_call
+from packer.option_names import pack_call
 from packer.store.journal import FOLDER, JOURNAL, Header, header_of, read_header, read_progress
 from packer.store.parts import PARTS, Part, started_parts
 from reader.format.check import check_store
@@ -51,7 +51,7 @@ _PARTS_NAMED = 8
 # Longer than any path.
 _MOST_WORD = 4096
 # Of no journal: what starts a command does not say how it is continued.
-_NEVER = ("--overwrite", "--resume", "--")
+_NEVER = ("--overwrite", "--")
 # What file managers and NAS drop into any folder that they show (macOS, Windows, Synology), in lower case.
 _DROPPED = {".ds_store", "thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir"}
 
@@ -63,7 +63,7 @@ class State:
     Attributes:
         finished: stores in OUT: itself, or those of splits; none while a stage inside OUT is half moved out of it.
         unfinished: the folders in the stage where a pack, a pull or parts of one are in progress; first those not sealed.
-        is_in_progress: whether there is something that --resume continues.
+        is_in_progress: whether there is something that the same command continues.
         is_filling: whether a stage inside OUT is there, and not all that was made in it is moved out of it.
         header: what the journal of the stage itself says is made there; None where it has none.
     """
@@ -305,10 +305,10 @@ def command_to_resume(out: Path, header: Header, part: str = "") -> str:
     Whoever made that chose the words of its journal. Such as no pack writes are not repeated: a person may copy the command.
     """
     if not header.images:
-        return f"the same call of pack_dataset, with out={str(out_of(out))!r} and resume=True"
+        return f"the same call of pack_dataset, with out={str(out_of(out))!r}"
     named = (*header.images, header.command)
     if not all(_is_usual(word) for word in (*named, *header.words)) or any(map(_is_option, named)):
-        return f"the same pack command again with {RESUME} ({shown(str(out / JOURNAL))} has words that are not shown)"
+        return f"the same pack command again ({shown(str(out / JOURNAL))} has words that are not shown)"
     target, verb, words = str(out_of(out.parent if header.split else out)), header.command, [*header.words]
     if header.update and published(Path(target)):
         verb, words = "update", [word for pair in pairwise(words) if pair[0] in _OF_UPDATE for word in pair]
@@ -323,8 +323,6 @@ def command_to_resume(out: Path, header: Header, part: str = "") -> str:
         *words,
         *(["--part", part] if part else []),
     ]
-    # whatever has come stays, without being told
-    command += [] if verb == PULL else ["--resume"]
     return shown(redacted(shlex.join(["pack", *command]) if verb else pack_call(command)))
 
 

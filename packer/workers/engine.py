@@ -24,8 +24,6 @@ from packer.store.blocks import Result, Task
 from packer.workers.processes import Closable, Job, Marks, exit_reason, start_context, start_worker
 from reader.tuning import tuning
 
-# How reasons begin that say what became of a worker: in another run the image may become a row.
-WORKER_REASONS = ("its worker ended", "decoding it took more than")
 # Blocks that a worker has at a time: one that it decodes, one to go on with, and those that wait for their place.
 _DEPTH, _UNDECODED = 4, 2
 # Without one block written in between, and not by an image.

@@ -45,7 +45,7 @@ def test_the_next_step_names_the_training_set_and_crops_rows_of_their_own_sizes(
     names: dict[str, Any] = {}
     exec(textwrap.dedent(step), names)
     assert names["images"].shape == (9, 3, 224, 224)
-    assert run([str(tmp_path / "images"), str(tmp_path / "out"), "--fit", "none", "--max-size", "48", "--resume"]) == 0
+    assert run([str(tmp_path / "images"), str(tmp_path / "out"), "--fit", "none", "--max-size", "48"]) == 0
     assert run([str(tmp_path / "images"), str(tmp_path / "quiet"), "--fit", "none", "--quiet"]) == 0
     assert capsys.readouterr().out.count("to train from it") == 0
 
@@ -149,7 +149,6 @@ def test_the_command_alone_is_answered_by_its_help_and_no_more(capsys: pytest.Ca
         (["{images}", "{tmp}/file", "--size", "8"], 2, "file is a file"),
         (["{tmp}/broken", "{tmp}/out", "--size", "8"], 1, "could be packed: its only input was rejected"),
         (["{images}", "{tmp}/full", "--size", "8"], 2, "is not empty"),
-        (["{images}", "{tmp}/full", "--size", "8", "--resume"], 2, "is not empty"),
         (["{images}", "{tmp}/full", "--size", "8", "--part", "1/2"], 2, "is not empty"),
         (["{images}", "/proc/out", "--size", "8"], 1, "/proc/out.packing cannot be made"),
         (["info", "{tmp}/empty"], 1, "is not a pixpack store"),
@@ -323,10 +322,10 @@ def test_shell_completion_knows_the_commands() -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["images", "out"], "pack images out --resume"),
-        (["my images", "out", "--resume", "--quiet"], "pack 'my images' out --resume --quiet"),
-        (["update", "images", "out"], "pack update images out --resume"),
-        (["-", "out", "--size", "8"], "pack - out --size 8 --resume (with the same standard input)"),
+        (["images", "out"], "pack images out"),
+        (["my images", "out", "--quiet"], "pack 'my images' out --quiet"),
+        (["update", "images", "out"], "pack update images out"),
+        (["-", "out", "--size", "8"], "pack - out --size 8 (with the same standard input)"),
         (["verify", "out"], "pack verify out"),
         (["push", "out", "s3://key:secret@host/out"], "pack push out s3://***@host/out"),
     ],

@@ -236,7 +236,7 @@ def test_all_commands_write_lines_and_quiet_ones_none(
         (["plan", "-", "--crop", "8"], "locate label sizes"),
         (["IMAGES", "OUT"], "sizes"),
         (["IMAGES", "OUT", "--fit", "none"], "sizes allocate pack seal"),
-        (["IMAGES", "STORE", "--size", "16", "--resume"], "check"),
+        (["IMAGES", "STORE", "--size", "16"], "check"),
         (["update", "IMAGES", "STORE", "--max-gone", "100%"], "digest check read allocate pack seal"),
         (["subset", "STORE", "OUT", "--fraction", "0.5"], "digest check allocate read copy"),
         (["merge", "STORE", "STORE", "OUT"], "digest check allocate read copy"),
@@ -333,7 +333,7 @@ from packer.cli.signals import signals_raise
 from packer.report import Progress
 
 imported = compile("os.kill(os.getpid(), signal.SIGINT)\\nwhile True: pass", "<frozen importlib._bootstrap>", "exec")
-with ProgressBar(hidden=False) as bar, signals_raise("pack images out --resume"):
+with ProgressBar(hidden=False) as bar, signals_raise("pack images out"):
     bar.update(Progress("allocate", 1, 2))
     exec(imported)
 """
@@ -350,4 +350,4 @@ def test_an_interrupt_that_comes_while_a_module_is_imported_clears_the_bar() -> 
     bar, message = shown.rstrip().rsplit("\r", 2)[-2:]
     assert "allocate:  50%" in shown
     assert bar.strip() == ""
-    assert message == "pack: interrupted. To continue: pack images out --resume"
+    assert message == "pack: interrupted. To continue: pack images out"

@@ -100,11 +100,11 @@ def test_processes_and_threads_that_cannot_be_started_are_one_sentence(
             " cgroup).\n"
         )
     # what says how to continue is shown as it is
-    resumable = PackError("a worker process cannot be started. Continue with --resume.")
+    resumable = PackError("a worker process cannot be started. Give the same command again.")
     resumable.__cause__ = BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
     monkeypatch.setattr("packer.operations.verify.verify", Mock(side_effect=resumable))
     assert run(["verify", str(shared_store)]) == 1
-    assert capsys.readouterr().err == "pack: a worker process cannot be started. Continue with --resume.\n"
+    assert capsys.readouterr().err == "pack: a worker process cannot be started. Give the same command again.\n"
     full = BlockingIOError(errno.EAGAIN, "write could not complete without blocking", 0)
     monkeypatch.setattr("packer.operations.verify.verify", Mock(side_effect=full))
     assert run(["verify", str(shared_store)]) == 1

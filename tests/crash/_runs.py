@@ -85,7 +85,7 @@ class Run:
         """The option that makes it this kind of run."""
         if self.kind in ("restart", "overwrite", "resplit", "remerge"):
             return ["--overwrite"]
-        return ["--resume"] if self.kind == "resume" else []
+        return []
 
     def command(self, flags: list[str] | None = None) -> list[str]:
         """Return the words of the command."""
@@ -124,12 +124,12 @@ class Run:
         shutil.copytree(self.start, self.disk)
 
     def flags_to_resume(self) -> list[str]:
-        """Return what a supervisor gives whatever has happened: --resume, and --overwrite where a store is replaced."""
+        """Return what a supervisor gives whatever has happened: the same line, with --overwrite where a store is replaced."""
         if self.kind in ("pull", "seal"):
             return self.flags
         if self.kind in COPYING:
             return ["--overwrite"] if any(self.disk.rglob(MANIFEST)) else []
-        return ["--resume", *(flag for flag in self.flags if flag == "--overwrite")]
+        return [*(flag for flag in self.flags if flag == "--overwrite")]
 
     def problem(self) -> str:
         """Name a file of DEST that is neither an old one nor a new one, complete; beside those are working files alone."""

@@ -4,7 +4,7 @@
 
 The process group of a real pack gets SIGKILL after a random time, --kills times, each on a pack of its own; fault_test kills at
 each call. After each death: of the blocks that a worker began to decode, all but a few are committed; no manifest means that
-opening says "incomplete" or that nothing was begun, in under 50 ms; then `pack --resume` must end with the bytes of the
+opening says "incomplete" or that nothing was begun, in under 50 ms; then the same line must end with the bytes of the
 uninterrupted pack, and must not decode again what the journal says is committed. Prints what was seen and one JSON object last;
 exits 1 at the first failure.
 """
@@ -138,7 +138,7 @@ def _mean(values: list[float]) -> float:
 
 
 def _resume(images: Path, out: Path, workers: int) -> dict[str, Any]:
-    done = subprocess.run([*_command(images, out, workers), "--resume"], capture_output=True, text=True)
+    done = subprocess.run([*_command(images, out, workers)], capture_output=True, text=True)
     if done.returncode != 0:
         raise TrialError(f"the resume exits with {done.returncode}: {done.stderr.strip()}")
     report: dict[str, Any] = json.loads(done.stdout)

@@ -11,7 +11,7 @@ Each kind of run (tests/crash/_runs.py) is recorded once, call by call, with all
              names and sectors
 
 No such disk may open as a complete store unless that is the finished one to the byte (or the one that is being replaced);
-and each must continue, by the command with `--resume`, to the bytes of an
+and each must continue, by the same command, to the bytes of an
 undisturbed run, with nothing else left on the disk. No old split opens beside a new one. Where strace is installed it
 records beside the shim, and must have seen the very same calls. Prints a line for each kind and one JSON object last; exits 1 at
 the first failure.

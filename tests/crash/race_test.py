@@ -3,7 +3,7 @@
     python -m tests.crash.race_test --races 50
 
 Both are real processes that wait at a gate, fully imported, and are let through together or up to 30 ms apart. In turns
-OUT is new, holds a store that both replace (--overwrite), holds an interrupted pack that both resume (--resume), or
+OUT is new, holds a store that both replace (--overwrite), holds an interrupted pack that both continue, or
 its holder has been killed just before. One must exit 0; the other 1, naming the winner's process id and host; the store
 must have the bytes of an undisturbed pack and nothing may be beside it. One that comes when the winner is done (counted
 as late) may find nothing left to resume, and exit 0. Prints how long the loser took from the gate to its exit, and one
@@ -66,7 +66,7 @@ def run_races(work: Path, options: argparse.Namespace) -> dict[str, Any]:
 def _race(kind: str, images: Path, out: Path, expected: dict[str, str], apart: float) -> float | None:
     """Run one race; returns the seconds that the loser took, None where it came when the winner was done."""
     _prepare(kind, images, out)
-    option = {"new": [], "overwrite": ["--overwrite"]}.get(kind, ["--resume"])
+    option = {"new": [], "overwrite": ["--overwrite"]}.get(kind, [])
     packs = [_start(images, out, *option) for _ in range(2)]
     for process in packs:
         _open_gate(process)

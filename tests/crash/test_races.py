@@ -46,7 +46,7 @@ def _command(images: Path, out: Path, *options: str) -> subprocess.CompletedProc
     ("moment", "second"),
     spread(
         [("_exchange", True), ("_tidy", False), ("_tidy", True)],
-        [("--resume",), (), ("--overwrite",)],
+        [(), ("--overwrite",)],
         every=3,
         first=1,
     ),
@@ -85,7 +85,7 @@ def test_a_pack_that_comes_while_another_ends_leaves_its_store_complete(
 @pytest.mark.parametrize(
     ("before", "moment"),
     spread(
-        [(False, {}), (False, {"overwrite": True}), (True, {"resume": True}), (True, {"overwrite": True})],
+        [(False, {}), (False, {"overwrite": True}), (True, {}), (True, {"overwrite": True})],
         ["make", "lock"],
     ),
 )
@@ -107,7 +107,7 @@ def test_a_pack_that_looked_before_another_ended_leaves_its_store_alone(
 
     def late(*arguments: Any, **options: Any) -> Any:
         monkeypatch.setattr(owner, name, original)
-        done = _command(images, out, *(["--resume"] if is_resumed else []))
+        done = _command(images, out)
         assert done.returncode == 0, done.stderr
         inode.append((out / "manifest.json").stat().st_ino)
         return original(*arguments, **options)

@@ -212,7 +212,7 @@ class CommandTrial:
         """How often an option is given: what a command cannot do without, mostly."""
         if option.required or (self._command, option.name) in (("build", "size"), ("subset", "rows")):
             return 0.85
-        return 0.3 if option.name in ("overwrite", "resume", "max_rejects") else 0.07
+        return 0.3 if option.name in ("overwrite", "max_rejects") else 0.07
 
     def _makes_a_store(self) -> bool:
         """Say whether the command was to write a store, rather than a part of one or its own help."""

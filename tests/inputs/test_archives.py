@@ -418,7 +418,7 @@ def test_a_pack_of_tars_resumes_to_the_same_bytes_and_notices_a_change(tmp_path:
     assert store_bytes(tmp_path / "whole1") == store_bytes(tmp_path / "whole3")
 
     interrupted(pack, shards, tmp_path / "out", size=32, inputs=9)
-    assert pack(shards, tmp_path / "out", size=32, resume=True).resumed_from > 0
+    assert pack(shards, tmp_path / "out", size=32).resumed_from > 0
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole1")
 
     def change(progress: Any) -> None:

@@ -369,7 +369,7 @@ def test_labels_that_changed_since_are_refused_by_a_resume(images: Path, tmp_pat
     changed["annotations"][-1]["bbox"][0] += 1
     labels.write_text(json.dumps(changed))
     with pytest.raises(PackError, match="was started with other input files"):
-        pack(images, tmp_path / "out", size=32, boxes=labels, resume=True)
+        pack(images, tmp_path / "out", size=32, boxes=labels)
 
 
 def test_splits_share_one_coco_file(tmp_path: Path) -> None:
@@ -401,7 +401,7 @@ def test_splits_have_room_for_as_many_boxes_as_any_of_them_needs(tmp_path: Path)
     with pytest.raises(
         PackError, match=r"train is finished, but with room for another number of boxes in a row \(3, now 4\)"
     ):
-        pack(tmp_path / "images", tmp_path / "out", size=32, boxes=labels, workers=1, resume=True)
+        pack(tmp_path / "images", tmp_path / "out", size=32, boxes=labels, workers=1)
 
 
 def test_a_started_split_with_room_for_other_boxes_is_refused(tmp_path: Path) -> None:
@@ -415,7 +415,7 @@ def test_a_started_split_with_room_for_other_boxes_is_refused(tmp_path: Path) ->
 
     interrupted(pack, tmp_path / "images", tmp_path / "out", size=32, boxes=labels(1), workers=1, inputs=0)
     with pytest.raises(PackError, match=r"train was started with other input files"):
-        pack(tmp_path / "images", tmp_path / "out", size=32, boxes=labels(2), workers=1, resume=True)
+        pack(tmp_path / "images", tmp_path / "out", size=32, boxes=labels(2), workers=1)
 
 
 def test_show_draws_boxes_where_they_are(flat: Path, tmp_path: Path) -> None:
@@ -624,9 +624,9 @@ def test_yolo_labels_that_changed_since_are_refused_by_a_resume(images: Path, tm
     for changed in ("0 0.5 0.5 0.2 0.3", "1 0.5 0.5 0.2 0.2", "oh"):
         (labels / "class2" / "007.txt").write_text(changed)
         with pytest.raises(PackError, match="was started with other input files"):
-            pack(images, tmp_path / "out", resume=True, **options)
+            pack(images, tmp_path / "out", **options)
     (labels / "class2" / "007.txt").write_text("0 0.5 0.5 0.2 0.2")
-    assert pack(images, tmp_path / "out", resume=True, **options).rows == 24
+    assert pack(images, tmp_path / "out", **options).rows == 24
 
 
 def test_labels_of_members_are_found_by_their_names_in_the_archive(flat: Path, tmp_path: Path) -> None:

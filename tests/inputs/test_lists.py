@@ -377,11 +377,11 @@ def test_an_interrupted_pack_of_a_list_resumes_to_the_same_bytes(manifest: Path,
     text = manifest.read_text()
     manifest.write_text(text.replace(",0.125,", ",0.25,"))
     with pytest.raises(PackError, match="was started with other input files"):
-        pack(manifest, tmp_path / "out", resume=True, **options)
+        pack(manifest, tmp_path / "out", **options)
     manifest.write_text(text)
-    assert pack(manifest, tmp_path / "out", resume=True, **options).resumed_from > 0
+    assert pack(manifest, tmp_path / "out", **options).resumed_from > 0
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
-    assert pack(manifest, tmp_path / "out", resume=True, **options).resumed_from == 26
+    assert pack(manifest, tmp_path / "out", **options).resumed_from == 26
 
 
 def test_the_reader_serves_vectors_and_extras(manifest: Path, tmp_path: Path) -> None:

@@ -120,15 +120,14 @@ def test_workers_and_resumes_give_the_same_values(binary: Path, tmp_path: Path, 
                 binary / "images",
                 tmp_path / f"{name}3",
                 workers=1,
-                resume=True,
                 **{**given, "mask_values": "9,0,1,2,3,7,8"},
             )
-        report = pack(binary / "images", tmp_path / f"{name}3", workers=1, resume=True, **given)
+        report = pack(binary / "images", tmp_path / f"{name}3", workers=1, **given)
         assert report.resumed_from
         assert report.notes == ["the masks have the values 0 to 3, 7 to 9."]
         assert store_bytes(tmp_path / name) == store_bytes(tmp_path / f"{name}2") == store_bytes(tmp_path / f"{name}3")
         with pytest.raises(PackError, match=r"is finished, but with other options \(with mask_values=\'0,1,2"):
-            pack(binary / "images", tmp_path / name, workers=1, resume=True, **{**given, "mask_values": None})
+            pack(binary / "images", tmp_path / name, workers=1, **{**given, "mask_values": None})
 
 
 @pytest.mark.parametrize("form", ["crop", "zstd"])

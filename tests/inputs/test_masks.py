@@ -185,7 +185,7 @@ def test_a_finished_pack_is_confirmed_with_its_masks_alone(tree: tuple[Path, dic
     images, options = tree
     pack(images, tmp_path / "out", **options)
     with pytest.raises(PackError, match="finished, but was packed with masks. Give it again"):
-        pack(images, tmp_path / "out", resume=True, **{k: v for k, v in options.items() if k != "masks"})
+        pack(images, tmp_path / "out", **{k: v for k, v in options.items() if k != "masks"})
 
 
 def test_a_mask_that_changed_since_is_read_again_by_a_resume(tree: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_mask_that_changed_since_is_read_again_by_a_resume(tree: tuple[Path, d
     mask = options["masks"] / "class0" / "000.png"
     Image.fromarray(values(99, size_of(mask))).save(mask)
     os.utime(mask, ns=(1, 1))
-    report = pack(images, tmp_path / "out", resume=True, workers=1, **options)
+    report = pack(images, tmp_path / "out", workers=1, **options)
     assert (report.changed, report.resumed_from) == ("class0/000.png", 0)
     pack(images, tmp_path / "again", workers=1, **options)
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "again")
@@ -202,7 +202,7 @@ def test_a_mask_that_changed_since_is_read_again_by_a_resume(tree: tuple[Path, d
     stopped(images, tmp_path / "other", workers=1, **options)
     mask.rename(mask.with_suffix(".gif"))
     with pytest.raises(PackError, match="was started with other input files"):
-        pack(images, tmp_path / "other", resume=True, workers=1, **options)
+        pack(images, tmp_path / "other", workers=1, **options)
 
 
 def test_show_tints_rows_by_their_masks(pairs: tuple[Path, Path], tmp_path: Path) -> None:

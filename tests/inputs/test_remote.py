@@ -138,7 +138,7 @@ def test_an_object_that_was_replaced_is_noticed_by_a_resume(images: Path, tmp_pa
     data = (images / "class2/000.jpg").read_bytes()
     (images / "class0/002.jpg").write_bytes(data)
     fsspec.filesystem("memory").pipe_file("/set/class0/002.jpg", data)
-    report = pack(url, tmp_path / "out", size=32, resume=True)
+    report = pack(url, tmp_path / "out", size=32)
     assert (report.changed, report.resumed_from) == ("class0/002.jpg", 2)
     pack(images, tmp_path / "full", size=32)
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "full")
@@ -189,7 +189,7 @@ def test_storage_that_refuses_or_vanishes_stops_the_pack_unsealed_and_it_continu
         with pytest.raises(SourceError, match=rf"{text}.*; tried 3 times within 0.02 seconds\. What is packed is kept"):
             pack(url, tmp_path / "out", size=32, workers=1, max_rejects="100%", progress=_set_at(4, expired))
     assert not (tmp_path / "out/manifest.json").exists()
-    pack(url, tmp_path / "out", size=32, resume=True)
+    pack(url, tmp_path / "out", size=32)
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "full")
 
 
@@ -309,7 +309,7 @@ def test_what_is_wrong_with_s3_is_one_sentence(
     assert str(caught.value).startswith(sentence)
     # a wrong URL is wrong usage; what storage refuses or does not answer may be read later
     is_away = isinstance(caught.value, SourceError)
-    assert is_away == str(caught.value).endswith(". Continue with resume=True when it can be read.")
+    assert is_away == str(caught.value).endswith(". Give the same command again when it can be read.")
     assert is_away == (make in (_no_credentials, _nobody_answers))
     assert ("; tried 2 times" in str(caught.value)) == (make is _nobody_answers)
     assert not (tmp_path / "out").exists()

@@ -209,7 +209,7 @@ def test_folders_without_an_image_are_no_classes_beside_one_split(mixed: Path, t
     assert list(scan(mixed)) == list(scan(as_zip(mixed, tmp_path / "y.zip"))) == [""]
 
 
-@pytest.mark.parametrize("options", [{"resume": True}, {"overwrite": True}, {}], ids=str)
+@pytest.mark.parametrize("options", [{"overwrite": True}, {}], ids=str)
 def test_the_store_of_a_split_that_is_gone_is_named(options: dict[str, bool], mixed: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     pack(mixed, out, size=16)

@@ -145,7 +145,7 @@ def test_another_class_of_a_further_column_is_another_pack(manifests: tuple[Path
     pack(manifests[0], tmp_path / "out", **options)
     manifests[0].write_text(manifests[0].read_text().replace("x;z", "w;z"))
     with pytest.raises(PackError, match="finished, but with other target columns"):
-        pack(manifests[0], tmp_path / "out", resume=True, **options)
+        pack(manifests[0], tmp_path / "out", **options)
 
 
 def test_a_started_pack_with_another_class_of_a_further_column_is_refused(
@@ -164,7 +164,7 @@ def test_a_started_pack_with_another_class_of_a_further_column_is_refused(
     with pytest.raises(
         PackError, match=r"was started with other target columns \(3, now 3\): gone: tags: x; new: tags: w"
     ):
-        pack(manifests[0], tmp_path / "out", resume=True, **options)
+        pack(manifests[0], tmp_path / "out", **options)
 
 
 def test_further_targets_that_are_no_extras_are_refused(manifests: tuple[Path, Path], tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_resumed_shuffled_and_in_parts_the_bytes_are_the_same(table: Path, tmp_p
     options = OPTIONS | {"size": 32, "shuffle": 3}
     pack(table, tmp_path / "one", **options)
     interrupted(pack, table, tmp_path / "cut", inputs=2, **options)
-    pack(table, tmp_path / "cut", resume=True, **options)
+    pack(table, tmp_path / "cut", **options)
     for number in (1, 2):
         pack(table, tmp_path / "parts", part=f"{number}/2", **options)
     seal_parts(tmp_path / "parts")
@@ -155,10 +155,10 @@ def test_a_changed_text_is_seen_by_resume_and_brought_by_update(table: Path, tmp
     images = shutil.copytree(table.parent, tmp_path / "images")
     changed = images / "table.csv"
     pack(changed, tmp_path / "out", size=32, **OPTIONS)
-    assert pack(changed, tmp_path / "out", size=32, resume=True, **OPTIONS).resumed_from == 9
+    assert pack(changed, tmp_path / "out", size=32, **OPTIONS).resumed_from == 9
     changed.write_text(changed.read_text(encoding="utf-8").replace("猫", "dog"), encoding="utf-8")
     with pytest.raises(PackError, match="is finished, but with other values of texts"):
-        pack(changed, tmp_path / "out", size=32, resume=True, **OPTIONS)
+        pack(changed, tmp_path / "out", size=32, **OPTIONS)
     # --text-column is the store's
     assert update(changed, tmp_path / "out", max_rejects=1, workers=1).kept == 8
     pack(changed, tmp_path / "again", size=32, **OPTIONS)
@@ -179,7 +179,7 @@ def test_texts_that_moved_to_another_row_or_column_are_seen_by_resume(table: Pat
     pack(listed(("", ""), ("a", ""), ("b", "")), tmp_path / "out", **options)
     for texts in ((("a", ""), ("b", ""), ("", "")), (("", ""), ("", "a"), ("b", ""))):
         with pytest.raises(PackError, match="is finished, but with other values of texts"):
-            pack(listed(*texts), tmp_path / "out", resume=True, **options)
+            pack(listed(*texts), tmp_path / "out", **options)
 
 
 def test_a_tar_has_texts_beside_its_images(table: Path, tmp_path: Path) -> None:

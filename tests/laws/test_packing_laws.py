@@ -73,7 +73,7 @@ def pack_with_interruptions(inputs: Inputs, out: Path, **options: Any) -> int:
     for _ in range(200):
         try:
             progress = interrupt_at_new(seen)
-            pack(inputs.images, out, workers=1, resume=True, progress=progress, **options, **inputs.options)
+            pack(inputs.images, out, workers=1, progress=progress, **options, **inputs.options)
             return len([stage for _, stage, _ in seen if stage == "pack"])
         except KeyboardInterrupt:
             assert not (out / "manifest.json").exists()
@@ -88,7 +88,7 @@ def test_interrupted_after_each_block_it_resumes_to_the_same_bytes_and_is_then_c
     assert pack_with_interruptions(inputs, out) > blocks_of(out)
     assert store_bytes(out) == store_bytes(store_of(kind))
     states = {path: path.stat() for path in out.rglob("*") if path.is_file()}
-    report = pack(inputs.images, out, workers=1, resume=True, **inputs.options)
+    report = pack(inputs.images, out, workers=1, **inputs.options)
     assert report.resumed_from == report.inputs > 0
     assert {path: path.stat() for path in out.rglob("*") if path.is_file()} == states
 

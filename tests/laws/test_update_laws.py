@@ -93,13 +93,13 @@ def _small_blocks(small_blocks: None) -> None:
 
 
 def _updated(
-    kind: str, samples: Sequence[Sample], out: Path, tmp_path: Path, *, resume: bool = False
+    kind: str, samples: Sequence[Sample], out: Path, tmp_path: Path
 ) -> tuple[Inputs, PackReport]:
     """Update a store with the inputs of its kind as they are now."""
     inputs = KINDS[kind](tmp_path / "inputs", samples)
     inputs = replace(inputs, options=inputs.options | {"max_rejects": 2})
     given = {name: inputs.options[name] for name in GIVEN_AGAIN if name in inputs.options}
-    return inputs, update(inputs.images, out, workers=1, resume=resume, **given)
+    return inputs, update(inputs.images, out, workers=1, **given)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_an_update_that_is_resumed_where_none_was_interrupted_equals_a_fresh_pac
     kind: str, change: str, store_of: MakeStore, tmp_path: Path
 ) -> None:
     out = Path(shutil.copytree(store_of(kind), tmp_path / "out"))
-    inputs, _ = _updated(kind, CHANGES[change].of(SAMPLES), out, tmp_path, resume=True)
+    inputs, _ = _updated(kind, CHANGES[change].of(SAMPLES), out, tmp_path)
     pack(inputs.images, tmp_path / "fresh", workers=1, **inputs.options)
     assert store_bytes(out) == store_bytes(tmp_path / "fresh")
 
@@ -153,4 +153,4 @@ def test_a_reject_that_was_repaired_before_the_store_was_copied_is_seen_by_a_res
 ) -> None:
     inputs = KINDS["crop"](tmp_path / "inputs", CHANGES["reject-repaired"].of(SAMPLES))
     out = Path(shutil.copytree(store_of("crop"), tmp_path / "out", copy_function=shutil.copy))
-    assert update(inputs.images, out, workers=1, resume=True).rows == ROWS + 1
+    assert update(inputs.images, out, workers=1).rows == ROWS + 1

@@ -513,11 +513,11 @@ def test_a_killed_copy_is_not_taken_for_a_pack_that_would_replace_the_store(
     merge_killed(shared_store, out, "--overwrite")
     assert (tmp_path / "out.packing/.packing/lock").exists()
     with pytest.raises(PackError, match="is finished, but with another number of inputs"):
-        pack(images, out, size=32, resume=True)
+        pack(images, out, size=32)
     assert store_bytes(out) == store_bytes(shared_store)
     # and a pack that does replace it is resumed, though a copy was cut short in its place
     interrupted(pack, images, out, size=32, overwrite=True)
-    pack(images, out, size=32, resume=True)
+    pack(images, out, size=32)
     assert len(MemmapDataset(out)) == 24
     assert sorted(os.listdir(tmp_path)) == ["images", "out"]
 
@@ -560,9 +560,9 @@ def test_a_lock_that_cannot_be_written_is_let_go(
                 merge([shared_store] * 2, out, overwrite=overwrite)
         assert out.exists() == overwrite
         assert not (out.parent / f"{out.name}.packing").exists()
-        if overwrite:  # no pack is to be resumed; where there is no OUT, --resume begins one
+        if overwrite:  # no pack is to be resumed; where there is no OUT, begins one
             with pytest.raises(PackError, match="is finished, but with another number"):
-                pack(images, out, size=32, resume=True)
+                pack(images, out, size=32)
         merge([shared_store] * 2, out, overwrite=overwrite)
         assert len(MemmapDataset(out)) == 180
 

@@ -103,10 +103,10 @@ def test_the_number_of_workers_changes_no_byte(mixed: Path, tmp_path: Path) -> N
 def test_resuming_a_pack_with_another_quality_is_refused(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32, requantize=3)
     with pytest.raises(PackError, match=r"other options \(requantize=3, now requantize=4\)"):
-        pack(images, tmp_path / "out", size=32, requantize=4, resume=True)
+        pack(images, tmp_path / "out", size=32, requantize=4)
     # a pack without it is another pack too, in both directions
     with pytest.raises(PackError, match="other options"):
-        pack(images, tmp_path / "out", size=32, exact=True, resume=True)
+        pack(images, tmp_path / "out", size=32, exact=True)
 
 
 def test_names_and_folders_stay_and_sources_are_untouched(mixed: Path, tmp_path: Path) -> None:

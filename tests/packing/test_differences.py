@@ -61,20 +61,20 @@ def test_a_refused_resume_names_the_inputs_or_classes_that_differ(
 ) -> None:
     out = interrupted(images, tmp_path / "out")
     change(images)
-    with pytest.raises(PackError, match=f"out was started with {text} Resume with the same, or start over"):
-        pack(images, out, size=32, resume=True)
+    with pytest.raises(PackError, match=f"out was started with {text} Continue with the same, or start over"):
+        pack(images, out, size=32)
 
 
 def test_a_shuffled_pack_names_what_is_gone_alone(images: Path, tmp_path: Path) -> None:
     """Its order is another with one input more, so that nothing says what is new among the first."""
     out = interrupted(images, tmp_path / "out", shuffle=1)
     add(images, "class0/new.jpg")
-    with pytest.raises(PackError, match=r"another number of inputs \(24, now 25\)\. Resume"):
-        pack(images, out, size=32, shuffle=1, resume=True)
+    with pytest.raises(PackError, match=r"another number of inputs \(24, now 25\)\. Continue"):
+        pack(images, out, size=32, shuffle=1)
     for path in images.rglob("00[0-6].jpg"):
         path.unlink()
-    with pytest.raises(PackError, match=r"\(24, now 4\): gone: class.* and \d more\. Resume"):
-        pack(images, out, size=32, shuffle=1, resume=True)
+    with pytest.raises(PackError, match=r"\(24, now 4\): gone: class.* and \d more\. Continue"):
+        pack(images, out, size=32, shuffle=1)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_list_with_another_target_or_order_is_named(
     swapped = [lines[1], lines[0], *lines[2:]] if not old else [new if line == old else line for line in lines]
     listed.write_text("\n".join(["path,target", *swapped, ""]))
     with pytest.raises(PackError, match=text or r"class0/001\.jpg is where class0/000\.jpg was"):
-        pack(listed, out, size=32, root=images, resume=True)
+        pack(listed, out, size=32, root=images)
 
 
 def test_a_finished_store_names_what_differs_too(images: Path, tmp_path: Path) -> None:
@@ -100,11 +100,11 @@ def test_a_finished_store_names_what_differs_too(images: Path, tmp_path: Path) -
     with pytest.raises(
         PackError, match=r"is finished, but with another number of inputs \(24, now 25\): new: class0/new"
     ):
-        pack(images, tmp_path / "out", size=32, resume=True)
+        pack(images, tmp_path / "out", size=32)
     (images / "class0").rename(images / "cats")
     text = r"other classes \(3, now 3\): gone: class0; new: cats\. An update removes 8 of its 24 rows.*: pack update"
     with pytest.raises(PackError, match=text):
-        pack(images, tmp_path / "out", size=32, resume=True)
+        pack(images, tmp_path / "out", size=32)
 
 
 def test_names_that_are_the_same_differ_in_nothing() -> None:
@@ -153,9 +153,6 @@ def test_the_command_that_an_unfinished_store_names_resumes_from_any_folder(
     Path("my images").symlink_to(images)
     out = interrupted("my images", tmp_path / "out", **options)
     words = named_command(out)
-    with named_for(COMMAND), pytest.raises(PackError, match="is incomplete: ") as refused:
-        pack("my images", out, **{"size": 32} | options)
-    assert f"Resume with: {shlex.join(['pack', *words])} (or" in str(refused.value)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert run([*words, "--quiet"]) == 0
@@ -168,7 +165,7 @@ def test_the_command_of_a_split_resumes_all_splits(tmp_path: Path) -> None:
     make_tree(tmp_path / "images/train")
     make_tree(tmp_path / "images/val", each=2)
     out = interrupted(tmp_path / "images", tmp_path / "out")
-    assert named_command(out / "train") == [str(tmp_path / "images"), str(out), "--size", "32", "--resume"]
+    assert named_command(out / "train") == [str(tmp_path / "images"), str(out), "--size", "32"]
     assert run([*named_command(out / "train"), "--quiet"]) == 0
     assert len(MemmapDataset(out / "val")) == 6
 
@@ -183,20 +180,10 @@ def test_the_command_of_a_list_on_standard_input_wants_the_list_again(images: Pa
     )
     subprocess.run([sys.executable, "-c", script], input=listed, text=True, check=True)
     words = named_command(tmp_path / "out")
-    assert words == ["-", str(tmp_path / "out"), "--size", "32", "--resume"]
+    assert words == ["-", str(tmp_path / "out"), "--size", "32"]
     resuming = "import sys; from packer import cli; sys.exit(cli.run(sys.argv[1:]))"
     subprocess.run([sys.executable, "-c", resuming, *words, "--quiet"], input=listed, text=True, check=True)
     assert len(MemmapDataset(tmp_path / "out")) == 24
-
-
-def test_a_part_names_the_command_that_resumes_it(images: Path, tmp_path: Path) -> None:
-    interrupted(images, tmp_path / "out", part="1/2", fit="pad", progress=interrupt_after(6))
-    with named_for(COMMAND), pytest.raises(PackError, match="was started before") as caught:
-        pack(images, tmp_path / "out", size=32, fit="pad", part="1/2")
-    words = shlex.split(str(caught.value).partition("Resume with: ")[2].partition(" (or")[0])
-    expected = ["pack", str(images), str(tmp_path / "out"), "--size", "32", "--fit", "pad", "--part", "1/2", "--resume"]
-    assert words == expected
-    assert run([*words[1:], "--quiet"]) == 0
 
 
 def test_a_dataset_is_resumed_by_the_same_call(tmp_path: Path) -> None:
@@ -204,10 +191,10 @@ def test_a_dataset_is_resumed_by_the_same_call(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         pack_dataset(items, tmp_path / "out", workers=1, progress=interrupt_after(12))
     with pytest.raises(
-        IncompleteStoreError, match=f"the same call of pack_dataset, with out='{tmp_path}/out' and resume=True"
+        IncompleteStoreError, match=f"the same call of pack_dataset, with out='{tmp_path}/out'"
     ):
         check_finished(tmp_path / "out")
-    assert pack_dataset(items, tmp_path / "out", workers=1, resume=True).rows == 24
+    assert pack_dataset(items, tmp_path / "out", workers=1).rows == 24
 
 
 def test_many_changed_sources_are_counted_and_the_first_few_named(
@@ -217,7 +204,7 @@ def test_many_changed_sources_are_counted_and_the_first_few_named(
     for path in images.glob("class0/*.jpg"):
         photo(50, 50, 3).save(path)
     photo(50, 50, 3).save(images / "class2/007.jpg")  # not packed yet: no change
-    assert run([str(images), str(out), "--size", "32", "--resume"]) == 0
+    assert run([str(images), str(out), "--size", "32"]) == 0
     names = "class0/000.jpg, class0/001.jpg, class0/002.jpg, class0/003.jpg, class0/004.jpg and 3 more"
     assert (
         f"{names} changed since the pack was interrupted: all images from the block of the first"

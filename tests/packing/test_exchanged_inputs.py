@@ -41,7 +41,7 @@ def test_two_images_that_exchange_names_are_packed_under_their_new_names(
     alike(one, other)
     interrupted(pack, images, tmp_path / "out", **options)
     exchange(one, other)
-    pack(images, tmp_path / "out", resume=True, **options)
+    pack(images, tmp_path / "out", **options)
     pack(images, tmp_path / "fresh", **options)
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
 
@@ -55,7 +55,7 @@ def test_an_image_that_takes_the_name_of_a_broken_one_is_packed(tmp_path: Path) 
     os.utime(one, ns=(10**18, 10**18))
     interrupted(pack, images, tmp_path / "out", size=32, max_rejects=1)
     exchange(one, other)
-    pack(images, tmp_path / "out", size=32, max_rejects=1, resume=True)
+    pack(images, tmp_path / "out", size=32, max_rejects=1)
     pack(images, tmp_path / "fresh", size=32, max_rejects=1)
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
 
@@ -76,7 +76,7 @@ def test_masks_that_exchange_names_are_packed_under_their_new_names(tmp_path: Pa
     (images / "class0/001.jpg").write_bytes((images / "class0/000.jpg").read_bytes())
     interrupted(pack, images, tmp_path / "out", size=32, masks=tmp_path / "masks")
     exchange(one, other)
-    pack(images, tmp_path / "out", size=32, masks=tmp_path / "masks", resume=True)
+    pack(images, tmp_path / "out", size=32, masks=tmp_path / "masks")
     pack(images, tmp_path / "fresh", size=32, masks=tmp_path / "masks")
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
 
@@ -87,6 +87,6 @@ def test_a_file_that_was_only_touched_is_not_decoded_again(tmp_path: Path) -> No
     interrupted(pack, images, tmp_path / "out", size=32)
     for path in images.rglob("*.jpg"):
         path.chmod(0o600)
-    report = pack(images, tmp_path / "out", size=32, resume=True)
+    report = pack(images, tmp_path / "out", size=32)
     assert report.resumed_from >= 8
     assert report.changed_count == 0

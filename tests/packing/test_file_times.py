@@ -33,7 +33,7 @@ def test_files_of_any_date_are_packed_resumed_and_updated(
     for path in sorted(images.rglob("*.jpg")):
         _date(path, seconds)
     interrupted(pack, images, tmp_path / "out", size=32)
-    pack(images, tmp_path / "out", size=32, resume=True)
+    pack(images, tmp_path / "out", size=32)
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "reference")
     assert update(images, tmp_path / "out").kept == update(images, tmp_path / "reference").kept > 0
 

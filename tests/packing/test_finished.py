@@ -1,4 +1,4 @@
-"""One command line that is right in every state of OUT: `--resume` starts, continues, or confirms a finished store."""
+"""One command line that is right in every state of OUT: it starts, continues, or confirms a finished store."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(*words: Any) -> subprocess.CompletedProcess[str]:
 
 
 def test_one_line_is_right_in_every_state(images: Path, tmp_path: Path) -> None:
-    line = [images, tmp_path / "out", "--size", "32", "--resume", "--json"]
+    line = [images, tmp_path / "out", "--size", "32", "--json"]
     (tmp_path / "out").mkdir()  # an empty folder, as none
     kept = []
     for resumed in (False, True):
@@ -49,14 +49,14 @@ def test_one_line_is_right_in_every_state(images: Path, tmp_path: Path) -> None:
         kept.append(store_bytes(tmp_path / "out"))
     assert kept[0] == kept[1]
     pack(images, tmp_path / "whole", size=32)
-    interrupted(pack, images, tmp_path / "begun", size=32, resume=True, workers=1, inputs=4)
-    assert pack(images, tmp_path / "begun", size=32, resume=True).resumed_from >= 4
+    interrupted(pack, images, tmp_path / "begun", size=32, workers=1, inputs=4)
+    assert pack(images, tmp_path / "begun", size=32).resumed_from >= 4
     assert store_bytes(tmp_path / "begun") == store_bytes(tmp_path / "whole")
 
 
 def test_too_many_rejects_are_3_again_and_nothing_is_decoded(images: Path, tmp_path: Path) -> None:
     (images / "class0/003.jpg").write_text("no image")
-    line = [images, tmp_path / "out", "--size", "32", "--resume"]
+    line = [images, tmp_path / "out", "--size", "32"]
     assert run(*line).returncode == 3
     before = store_bytes(tmp_path / "out")
     again = run(*line)
@@ -104,11 +104,11 @@ def test_a_finished_store_of_other_inputs_says_what_differs_and_what_to_run(
     monkeypatch.setattr(build.Build, "run", None)  # nothing is decoded
     command = f"pack update {images} {tmp_path / 'out'}"
     with pytest.raises(PackError, match=rf"out is finished, but with {what}.*\. Bring it up to date: {command}\.$"):
-        pack(images, tmp_path / "out", size=32, resume=True)
+        pack(images, tmp_path / "out", size=32)
 
 
 def test_the_command_that_is_named_makes_the_store_what_is_asked_for(images: Path, tmp_path: Path) -> None:
-    line = [images, tmp_path / "out", "--size", "32", "--resume"]
+    line = [images, tmp_path / "out", "--size", "32"]
     run(*line)
     _grown(images)
     _replaced_by_another_name(images)
@@ -131,7 +131,7 @@ def test_other_labels_of_a_list_are_named(images: Path, tmp_path: Path, kind: st
         listed.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def again() -> Any:
-        return pack(listed, tmp_path / "out", size=32, root=images, resume=True)
+        return pack(listed, tmp_path / "out", size=32, root=images)
 
     write()
     again()
@@ -157,11 +157,11 @@ def test_other_boxes_are_named(images: Path, tmp_path: Path) -> None:
     for path in sorted(images.rglob("*.jpg")):
         path.with_suffix(".txt").write_text("0 .5 .5 .2 .2\n")
     for _ in range(2):
-        pack(images, tmp_path / "out", size=32, boxes=images, resume=True)
+        pack(images, tmp_path / "out", size=32, boxes=images)
     (images / "class1/003.txt").write_text("0 .5 .5 .4 .2\n")
     text = r"with other options for labels \(boxes: other contents\)"
     with pytest.raises(PackError, match=rf"{text}\. .* --boxes {images}\.$"):
-        pack(images, tmp_path / "out", size=32, boxes=images, resume=True)
+        pack(images, tmp_path / "out", size=32, boxes=images)
 
 
 def test_a_missing_file_that_is_back_after_the_seal_is_what_update_repairs(images: Path, tmp_path: Path) -> None:
@@ -171,9 +171,9 @@ def test_a_missing_file_that_is_back_after_the_seal_is_what_update_repairs(image
     for name in ("class0/003.jpg", "class2/007.jpg"):
         (images / name).rename(tmp_path / name.replace("/", "-"))
     pack(tmp_path / "list.csv", tmp_path / "out", **options)
-    assert pack(tmp_path / "list.csv", tmp_path / "out", resume=True, **options).notes == []
+    assert pack(tmp_path / "list.csv", tmp_path / "out", **options).notes == []
     (tmp_path / "class0-003.jpg").rename(images / "class0/003.jpg")
-    again = pack(tmp_path / "list.csv", tmp_path / "out", resume=True, **options)
+    again = pack(tmp_path / "list.csv", tmp_path / "out", **options)
     command = f"pack update {tmp_path / 'list.csv'} {tmp_path / 'out'} --root {images}"
     text = f"1 input of {tmp_path / 'out'} was rejected as missing and is there now (class0/003.jpg)"
     assert again.notes == [f"{text}. Bring it up to date: {command}."]
@@ -188,10 +188,10 @@ def test_other_kinds_of_rows_are_confirmed_too(images: Path, tmp_path: Path, opt
     options = {"size": 32, **options}
     (images / "class0/003.jpg").write_text("no image")
     pack(images, tmp_path / "out", max_rejects=1, **options)
-    assert pack(images, tmp_path / "out", max_rejects=1, resume=True, **options).resumed_from == 24
+    assert pack(images, tmp_path / "out", max_rejects=1, **options).resumed_from == 24
     _grown(images)
     with pytest.raises(PackError, match=r"other sources: class1/003\.jpg"):
-        pack(images, tmp_path / "out", resume=True, **options)
+        pack(images, tmp_path / "out", **options)
 
 
 def test_splits_are_confirmed_continued_and_started(tmp_path: Path) -> None:
@@ -205,14 +205,10 @@ def test_splits_are_confirmed_continued_and_started(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         pack(tmp_path / "images", tmp_path / "out", progress=stop, **line)
-    # train is finished, val begun, test not there: the unfinished one is named
-    with pytest.raises(
-        PackError, match=r"out/val is incomplete: .* Resume with: pack\(.*images', .*out', size=32, resume=True\)"
-    ):
-        pack(tmp_path / "images", tmp_path / "out", **line)
-    pack(tmp_path / "images", tmp_path / "out", resume=True, **line)
+    # train is finished, val begun, test not there
+    pack(tmp_path / "images", tmp_path / "out", **line)
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
-    assert pack(tmp_path / "images", tmp_path / "out", resume=True, **line).resumed_from == 24
+    assert pack(tmp_path / "images", tmp_path / "out", **line).resumed_from == 24
 
 
 def test_of_splits_of_which_one_is_there_the_others_are_made_and_all_change_together(tmp_path: Path) -> None:
@@ -224,16 +220,11 @@ def test_of_splits_of_which_one_is_there_the_others_are_made_and_all_change_toge
 
     with pytest.raises(KeyboardInterrupt):
         pack(tmp_path / "images", tmp_path / "out", size=32, progress=stop)
-    with pytest.raises(PackError, match=r"out/val is incomplete: its pack is at 0 of 8 images"):
-        pack(tmp_path / "images", tmp_path / "out", size=32)
-    pack(tmp_path / "images", tmp_path / "out", size=32, resume=True)
+    pack(tmp_path / "images", tmp_path / "out", size=32)
     before = store_bytes(tmp_path / "out")
     shutil.rmtree(tmp_path / "out/val")
-    text = r"out is incomplete: .*out/train is a finished store, .*out/val is none\. Continue with: (pack\(.*, resume=True\)) \("
-    with pytest.raises(PackError, match=text):
-        pack(tmp_path / "images", tmp_path / "out", size=32)
     pixels = (tmp_path / "out/train" / PIXELS).stat().st_ino
-    report = pack(tmp_path / "images", tmp_path / "out", size=32, resume=True)
+    report = pack(tmp_path / "images", tmp_path / "out", size=32)
     assert [part.resumed_from for part in report.splits.values()] == [8, 0]
     assert store_bytes(tmp_path / "out") == before
     assert (tmp_path / "out/train" / PIXELS).stat().st_ino == pixels, "not copied"
@@ -241,14 +232,14 @@ def test_of_splits_of_which_one_is_there_the_others_are_made_and_all_change_toge
 
 def test_a_part_after_the_seal_is_done(images: Path, tmp_path: Path) -> None:
     (images / "class0/003.jpg").write_text("no image")
-    line: dict[str, Any] = {"size": 32, "resume": True, "max_rejects": 1}
+    line: dict[str, Any] = {"size": 32, "max_rejects": 1}
     for part in ("1/2", "2/2", "2/2"):
         pack(images, tmp_path / "out", part=part, **line)
     seal_parts(tmp_path / "out", max_rejects=1)
     before = store_bytes(tmp_path / "out")
     for part in ("1/2", "2/2"):
         assert pack(images, tmp_path / "out", part=part, **line).resumed_from == 24
-    assert run(images, tmp_path / "out", "--size", 32, "--part", "1/2", "--resume").returncode == 3
+    assert run(images, tmp_path / "out", "--size", 32, "--part", "1/2").returncode == 3
     assert store_bytes(tmp_path / "out") == before
     with pytest.raises(PackError, match=r"is finished, but with other options \(fit='crop', now fit='pad'\)"):
         pack(images, tmp_path / "out", part="1/2", fit="pad", **line)
@@ -260,12 +251,12 @@ def test_a_part_after_the_seal_is_done(images: Path, tmp_path: Path) -> None:
 def test_a_dataset_is_confirmed(images: Path, tmp_path: Path) -> None:
     items = [(photo(40, 30, n), n % 2) for n in range(6)]
     for _ in range(2):
-        report = pack_dataset(items, tmp_path / "out", resume=True, workers=1)
+        report = pack_dataset(items, tmp_path / "out", workers=1)
     assert report.resumed_from == 6
     with pytest.raises(
         PackError, match=r"another number of inputs \(6, now 5\).* Pack the dataset again with overwrite=True"
     ):
-        pack_dataset(items[:5], tmp_path / "out", resume=True, workers=1)
+        pack_dataset(items[:5], tmp_path / "out", workers=1)
 
 
 # -- the replacement of a store
@@ -275,7 +266,7 @@ def test_resume_and_overwrite_together_are_right_in_every_state(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    line: dict[str, Any] = {"resume": True, "overwrite": True, "workers": 1}
+    line: dict[str, Any] = {"overwrite": True, "workers": 1}
     pack(images, tmp_path / "small", size=16)
     pack(images, tmp_path / "large", size=32)
     small, large = store_bytes(tmp_path / "small"), store_bytes(tmp_path / "large")
@@ -284,10 +275,6 @@ def test_resume_and_overwrite_together_are_right_in_every_state(
     assert pack(images, out, size=16, **line).resumed_from == 24  # what is asked for
     interrupted(pack, images, out, size=32, **line, inputs=4)
     assert store_bytes(out) == small
-    with pytest.raises(
-        PackError, match=r"holds a store whose replacement is at .*Continue with: pack\(.*, resume=True\)"
-    ):
-        pack(images, out, size=32)
     assert pack(images, out, size=32, **line).resumed_from >= 4  # a replacement that was begun
     assert store_bytes(out) == large
     assert not (tmp_path / "out.packing").exists()
@@ -310,7 +297,7 @@ def test_resume_and_overwrite_together_are_right_in_every_state(
 
 def test_resume_and_overwrite_of_splits_leave_those_that_are_what_is_asked_for(tmp_path: Path) -> None:
     make_splits(tmp_path / "images", ("train", "val"), classes=2, each=4)
-    line: dict[str, Any] = {"size": 32, "resume": True, "overwrite": True, "workers": 1}
+    line: dict[str, Any] = {"size": 32, "overwrite": True, "workers": 1}
     pack(tmp_path / "images", tmp_path / "out", **line)
     with open(tmp_path / "images/val/class0/001.jpg", "ab") as file:
         file.write(b"more")
@@ -324,7 +311,7 @@ def test_rows_of_own_sizes_are_cut_as_a_fresh_pack_cuts_them_where_another_was_s
 ) -> None:
     make_tree(tmp_path / "more", classes=1, each=40, size=(300, 200))
     interrupted(pack, tmp_path / "more", tmp_path / "out", fit="none", workers=1, inputs=2)
-    pack(images, tmp_path / "out", fit="none", resume=True, overwrite=True)
+    pack(images, tmp_path / "out", fit="none", overwrite=True)
     pack(images, tmp_path / "whole", fit="none")
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
 
@@ -340,7 +327,7 @@ def test_nothing_is_decoded_for_a_store_that_is_there(
     monkeypatch.setattr(Decoder, "row", row)
     monkeypatch.setattr(build.Build, "run", row)
     for options in ({}, {"overwrite": True}):
-        assert pack(images, tmp_path / "out", size=32, resume=True, **options).resumed_from == 24
+        assert pack(images, tmp_path / "out", size=32, **options).resumed_from == 24
 
 
 # -- contents
@@ -352,34 +339,30 @@ def _same_size(images: Path) -> None:
     (images / "class1/003.jpg").write_bytes(data)
 
 
-def test_an_update_of_what_is_up_to_date_changes_nothing_and_one_of_other_bytes_is_made(
+def test_an_update_that_was_begun_is_continued_and_one_of_other_bytes_is_made(
     images: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     (images / "class0/005.jpg").write_text("no image")
     pack(images, out, size=32, max_rejects=1)
     pixels = out / "_tensordict/pixels.memmap"
-    before, inode = store_bytes(out), pixels.stat().st_ino
-    assert update(images, out, resume=True, max_rejects=1).resumed_from == 24
-    assert update(images, out, resume=True, max_rejects=0).too_many_rejects
-    assert (store_bytes(out), pixels.stat().st_ino) == (before, inode)
+    inode = pixels.stat().st_ino
 
     interrupted(update, images, out, workers=1, max_rejects=1, inputs=4)
-    assert update(images, out, resume=True, max_rejects=1).kept == 23  # one that was begun is continued
+    assert update(images, out, max_rejects=1).kept == 23  # one that was begun is continued
     assert pixels.stat().st_ino != inode
 
     _same_size(images)  # the sizes are the same, the bytes are not
-    assert update(images, out, resume=True, max_rejects=1).kept == 22
+    assert update(images, out, max_rejects=1).kept == 22
     photo(40, 30, 5).save(images / "class0/005.jpg")  # what was rejected is repaired
-    assert update(images, out, resume=True).rows == 24
-    assert update(images, out, resume=True).resumed_from == 24
+    assert update(images, out).rows == 24
 
 
 def test_an_image_that_ended_its_worker_is_tried_by_a_worker_again(images: Path, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         harm_at(images / "class0/005.jpg", lambda: os._exit(9), patch)
         pack(images, tmp_path / "out", size=32, max_rejects=1)
-    assert update(images, tmp_path / "out", resume=True).rows == 24
+    assert update(images, tmp_path / "out").rows == 24
 
 
 def test_verify_names_sources_that_differ_are_gone_or_new(images: Path, tmp_path: Path) -> None:
@@ -468,15 +451,15 @@ def test_a_forgotten_option_of_labels_is_named(images: Path, tmp_path: Path, opt
     again = "them" if " and " in named else "it"
     text = rf"out is finished, but was packed with {named}\. Give {again} again, choose another OUT, or replace it with"
     with pytest.raises(PackError, match=text):
-        pack(path, out, resume=True, **{name: value for name, value in given.items() if name not in option.split()})
-    assert pack(path, out, resume=True, **given).resumed_from == 24
+        pack(path, out, **{name: value for name, value in given.items() if name not in option.split()})
+    assert pack(path, out, **given).resumed_from == 24
 
 
 def test_forgotten_classes_of_a_folder_are_named(images: Path, tmp_path: Path) -> None:
     (tmp_path / "classes.txt").write_text("class2\nclass1\nclass0\n")
     pack(images, tmp_path / "out", size=32, classes=str(tmp_path / "classes.txt"))
     with pytest.raises(PackError, match=r"was packed with classes\. Give it again"):
-        pack(images, tmp_path / "out", size=32, resume=True)
+        pack(images, tmp_path / "out", size=32)
 
 
 def test_forgotten_boxes_and_masks_are_named_and_so_are_added_ones(images: Path, tmp_path: Path) -> None:
@@ -489,12 +472,12 @@ def test_forgotten_boxes_and_masks_are_named_and_so_are_added_ones(images: Path,
     given: dict[str, Any] = {"boxes": images, "masks": tmp_path / "masks"}
     pack(images, tmp_path / "out", size=32, **given)
     with pytest.raises(PackError, match=r"was packed with boxes\. Give it again"):
-        pack(images, tmp_path / "out", size=32, masks=given["masks"], resume=True)
+        pack(images, tmp_path / "out", size=32, masks=given["masks"])
     with pytest.raises(PackError, match=r"was packed with boxes and masks\. Give them again"):
-        pack(images, tmp_path / "out", size=32, resume=True)
+        pack(images, tmp_path / "out", size=32)
     pack(images, tmp_path / "bare", size=32)
     with pytest.raises(PackError, match=r"was packed without boxes\. Leave it out"):
-        pack(images, tmp_path / "bare", size=32, boxes=images, resume=True)
+        pack(images, tmp_path / "bare", size=32, boxes=images)
 
 
 def test_a_column_that_the_store_was_packed_without_is_named(images: Path, tmp_path: Path) -> None:
@@ -502,7 +485,7 @@ def test_a_column_that_the_store_was_packed_without_is_named(images: Path, tmp_p
     (tmp_path / "list.csv").write_text("\n".join(["path,kind", *(f"{name},k" for name in names), ""]))
     pack(images, tmp_path / "out", size=32)
     with pytest.raises(PackError, match=r"was packed without target_column\. Leave it out"):
-        pack(tmp_path / "list.csv", tmp_path / "out", size=32, root=images, target_column="kind", resume=True)
+        pack(tmp_path / "list.csv", tmp_path / "out", size=32, root=images, target_column="kind")
 
 
 def test_forgotten_options_of_an_unfinished_pack_are_named(images: Path, tmp_path: Path) -> None:
@@ -519,17 +502,17 @@ def test_forgotten_options_of_an_unfinished_pack_are_named(images: Path, tmp_pat
     ):
         interrupted(pack, images, tmp_path / name, size=32, workers=1, **given, inputs=4)
         with pytest.raises(PackError, match=rf"was started with {text}"):
-            pack(images, tmp_path / name, size=32, resume=True)
+            pack(images, tmp_path / name, size=32)
 
 
 def test_a_store_of_more_images_says_what_an_update_removes(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32)
     with pytest.raises(PackError, match=r"It was packed from other images: choose another OUT, or replace it with"):
-        pack(images / "class0", tmp_path / "out", size=32, resume=True)
+        pack(images / "class0", tmp_path / "out", size=32)
     for path in sorted(images.rglob("*.jpg"))[:11]:
         path.unlink()
     with pytest.raises(PackError, match=r"An update removes 11 of its 24 rows; if these are other images, choose") as e:
-        pack(images, tmp_path / "out", size=32, resume=True)
+        pack(images, tmp_path / "out", size=32)
     command = str(e.value).rpartition("Bring it up to date: ")[2].rstrip(".")
     assert command == f"pack update {images} {tmp_path / 'out'} --max-gone 11"
 
@@ -538,7 +521,7 @@ def test_the_update_that_a_gone_class_needs_keeps_the_numbers_of_the_others(imag
     pack(images, tmp_path / "out", size=32)
     shutil.rmtree(images / "class0")
     with pytest.raises(PackError, match=r"other classes \(3, now 2\): gone: class0") as e:
-        pack(images, tmp_path / "out", size=32, resume=True)
+        pack(images, tmp_path / "out", size=32)
     command = shlex.split(str(e.value).rpartition("Bring it up to date: ")[2].rstrip("."))
     assert run(*command[1:], "--quiet").returncode == 0
     manifest = read_manifest(tmp_path / "out")

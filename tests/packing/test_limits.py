@@ -36,7 +36,7 @@ def test_a_camera_of_100_megapixels_passes_by_default(tmp_path: Path) -> None:
 def test_an_interrupted_pack_is_resumed_with_another_limit(images: Path, tmp_path: Path) -> None:
     photo(100, 80, 1).save(images / "class2" / "large.jpg")
     interrupted(pack, images, tmp_path / "out", size=32, workers=1, max_pixels=LARGE, inputs=12)
-    report = pack(images, tmp_path / "out", size=32, workers=1, resume=True, timeout=40)
+    report = pack(images, tmp_path / "out", size=32, workers=1, timeout=40)
     assert (report.rows, report.rejected, report.resumed_from > 0) == (25, 0, True)
     pack(images, tmp_path / "reference", size=32, workers=1)
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "reference")
@@ -45,7 +45,7 @@ def test_an_interrupted_pack_is_resumed_with_another_limit(images: Path, tmp_pat
 def test_what_was_rejected_for_its_size_is_tried_again_under_a_larger_limit(images: Path, tmp_path: Path) -> None:
     photo(100, 80, 1).save(images / "class0" / "000.jpg")
     interrupted(pack, images, tmp_path / "out", size=32, workers=1, max_pixels=LARGE, inputs=12)
-    report = pack(images, tmp_path / "out", size=32, workers=1, resume=True)
+    report = pack(images, tmp_path / "out", size=32, workers=1)
     assert (report.rows, report.rejected, report.changed) == (24, 0, "")
     pack(images, tmp_path / "reference", size=32, workers=1)
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "reference")
@@ -54,10 +54,10 @@ def test_what_was_rejected_for_its_size_is_tried_again_under_a_larger_limit(imag
 def test_a_finished_store_is_the_asked_one_whatever_its_limit(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32, workers=1, max_pixels=LARGE)
     before = store_bytes(tmp_path / "out")
-    assert pack(images, tmp_path / "out", size=32, resume=True, max_pixels=10**9).rows == 24
+    assert pack(images, tmp_path / "out", size=32, max_pixels=10**9).rows == 24
     assert store_bytes(tmp_path / "out") == before
     with pytest.raises(PackError, match=r"finished, but with other options \(fit='crop', now fit='pad'\)"):
-        pack(images, tmp_path / "out", size=32, fit="pad", resume=True, max_pixels=10**9)
+        pack(images, tmp_path / "out", size=32, fit="pad", max_pixels=10**9)
 
 
 def test_an_update_takes_the_recorded_limit_or_another(images: Path, tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_rows_accepted_under_a_larger_limit_than_the_recorded_one_are_decoded_ag
 ) -> None:
     photo(100, 80, 1).save(images / "class0" / "000.jpg")
     interrupted(pack, images, tmp_path / "out", size=32, workers=1, inputs=12)
-    pack(images, tmp_path / "out", size=32, workers=1, resume=True, max_pixels=LARGE)
+    pack(images, tmp_path / "out", size=32, workers=1, max_pixels=LARGE)
     assert limit(tmp_path / "out") == LARGE
     assert verify(tmp_path / "out", redecode=24, images=images).problems == []
 

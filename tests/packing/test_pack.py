@@ -260,7 +260,7 @@ def test_an_out_in_the_way_is_refused_unchanged(images: Path, tmp_path: Path) ->
     out = tmp_path / "out"
     pack(images, out, size=32)
     before = store_bytes(out)
-    with pytest.raises(PackError, match="already holds a store. Replace it with overwrite=True"):
+    with pytest.raises(PackError, match=r"other options \(size=32, now size=16\)\. Choose another OUT, or replace it with over"):
         pack(images, out, size=16)
     assert store_bytes(out) == before
     other = tmp_path / "other"
@@ -297,7 +297,7 @@ def test_an_interrupted_overwrite_keeps_the_old_store_and_resumes(images: Path, 
 
     interrupted(pack, images, out, size=32, overwrite=True)
     assert store_bytes(out) == before
-    report = pack(images, out, size=32, resume=True)
+    report = pack(images, out, size=32)
     assert 0 < report.resumed_from < 24
     pack(images, tmp_path / "reference", size=32)
     assert store_bytes(out) == store_bytes(tmp_path / "reference")
@@ -332,7 +332,7 @@ def test_a_full_disk_is_reported_before_decoding(images: Path, tmp_path: Path, m
     # 24 rows, and at least what 24 lines in each of two files take
     assert 73728 + 24 * 400 < needed == missing + 5000 < 73728 + 24 * 600 + 50_000
     monkeypatch.undo()
-    assert pack(images, tmp_path / "out", size=32, resume=True).rows == 24
+    assert pack(images, tmp_path / "out", size=32).rows == 24
 
 
 # -- interruption
@@ -350,17 +350,15 @@ def test_a_killed_pack_resumes_to_the_same_bytes(images: Path, tmp_path: Path, b
         check_finished(out)
     with pytest.raises(IncompleteStoreError, match=f"how to resume it: pack info {out}"):
         MemmapDataset(out, as_tuple=False)
-    with pytest.raises(PackError, match=r"Resume with: pack\(.*/images', .*, resume=True\) \(or .* overwrite=True\)"):
-        pack(images, out, size=32)
     with open(tmp_path / "out.packing/.packing/journal", "ab") as journal:
         journal.write(b'deadbeef {"torn":')
-    report = pack(images, out, size=32, resume=True)
+    report = pack(images, out, size=32)
     assert report.rows == 24
     assert store_bytes(out) == store_bytes(tmp_path / "reference")
-    again = pack(images, out, size=32, resume=True)
+    again = pack(images, out, size=32)
     assert again.resumed_from == 24
     with pytest.raises(PackError, match=r"is finished, but with other options \(size=32, now size=16\)"):
-        pack(images, out, size=16, resume=True)
+        pack(images, out, size=16)
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -371,26 +369,26 @@ def test_a_resume_with_other_options_decoders_or_inputs_is_refused(
 
     interrupted(pack, images, out, size=32)
     with pytest.raises(PackError, match=r"was started with other options \(size=32, now size=16\)"):
-        pack(images, out, size=16, resume=True)
+        pack(images, out, size=16)
     with monkeypatch.context() as patch:
         patch.setattr("packer.pixels.requantize.decoder_versions", lambda: {"pillow": {"version": "0"}})
         with pytest.raises(PackError, match=r"was started with other decoders \(pillow version: \S+, now 0\)"):
-            pack(images, out, size=32, resume=True)
+            pack(images, out, size=32)
     (images / "class2/999.jpg").write_bytes((images / "class2/000.jpg").read_bytes())
     with pytest.raises(PackError, match=r"was started with another number of inputs \(24, now 25\)"):
-        pack(images, out, size=32, resume=True)
+        pack(images, out, size=32)
     (images / "class2/999.jpg").unlink()
     # sources that changed since are decoded again, and named
     for name in ("001", "004"):
         photo(90, 90, 77).save(images / f"class0/{name}.jpg")
-    report = pack(images, out, size=32, resume=True)
+    report = pack(images, out, size=32)
     assert (report.changed, report.changed_count) == ("class0/001.jpg", 2)
     assert report.changed_paths == ["class0/001.jpg", "class0/004.jpg"]
     assert report.resumed_from == 0
     pack(images, tmp_path / "reference", size=32)
     assert store_bytes(out) == store_bytes(tmp_path / "reference")
     # where nothing was begun, it begins
-    pack(images, tmp_path / "new", size=32, resume=True)
+    pack(images, tmp_path / "new", size=32)
     assert store_bytes(tmp_path / "new") == store_bytes(out)
 
 
@@ -432,9 +430,9 @@ def test_a_signal_ends_the_command_at_once_and_leaves_no_process(
     if number != signal.SIGKILL:
         line = re.search(r"^pack: \w+\. To continue: (pack .*)$", errors, re.MULTILINE)
         assert line
-        assert shlex.split(line[1]) == ["pack", *command[len(PACK) :], "--resume"]
+        assert shlex.split(line[1]) == ["pack", *command[len(PACK) :]]
     _wait_until_gone(process.pid)
-    done = subprocess.run([*command, "--resume", "--json"], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["rows"] == 360
     assert 0 < json.loads(done.stdout)["resumed_from"] < 360
@@ -662,7 +660,7 @@ def test_overwrite_never_takes_what_is_not_ours(images: Path, tmp_path: Path) ->
     pack(images, out, size=32)
     (out / "notes.txt").write_text("mine")
     with pytest.raises(PackError, match=r"also holds notes.txt, which would be deleted with the store"):
-        pack(images, out, size=32, overwrite=True)
+        pack(images, out, size=16, overwrite=True)
     unfinished = tmp_path / "unfinished"
     interrupted(pack, images, unfinished, size=32)
     thesis = tmp_path / "unfinished.packing" / "thesis.tex"
@@ -696,7 +694,7 @@ def test_a_journal_that_lost_a_line_is_never_sealed(
             pack(images, tmp_path / "out", size=32)
     with pytest.raises(IncompleteStoreError):
         MemmapDataset(tmp_path / "out", as_tuple=False)
-    assert pack(images, tmp_path / "out", size=32, resume=True).rows == 24
+    assert pack(images, tmp_path / "out", size=32).rows == 24
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "reference")
 
 
@@ -749,11 +747,9 @@ def test_splits_resume_where_the_first_was_interrupted(tmp_path: Path) -> None:
     make_tree(tmp_path / "images/train", classes=2, each=8)
     make_tree(tmp_path / "images/val", classes=2, each=2)
     interrupted(pack, tmp_path / "images", tmp_path / "out", size=32)
-    with pytest.raises(PackError, match=rf"pack\('.*/images', '{tmp_path}/out', size=32, resume=True\) \(or"):
-        pack(tmp_path / "images", tmp_path / "out", size=32)
-    report = pack(tmp_path / "images", tmp_path / "out", size=32, resume=True)
+    report = pack(tmp_path / "images", tmp_path / "out", size=32)
     assert report.rows == 20
-    assert pack(tmp_path / "images", tmp_path / "out", size=32, resume=True).resumed_from == 20
+    assert pack(tmp_path / "images", tmp_path / "out", size=32).resumed_from == 20
 
 
 @pytest.mark.parametrize("stop_at", [pytest.param("train", marks=pytest.mark.nightly), "between", "val"])
@@ -781,7 +777,7 @@ def test_an_interrupted_overwrite_of_splits_replaces_every_one(
     with pytest.raises(KeyboardInterrupt):
         pack(tmp_path / "images", tmp_path / "out", size=32, overwrite=True, progress=stop)
     monkeypatch.undo()
-    pack(tmp_path / "images", tmp_path / "out", size=32, resume=True)
+    pack(tmp_path / "images", tmp_path / "out", size=32)
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
     assert sorted(os.listdir(tmp_path / "out")) == ["train", "val"]
 
@@ -813,12 +809,12 @@ def test_splits_are_not_packed_into_a_store_nor_from_nothing(images: Path, tmp_p
 def test_a_finished_store_of_other_inputs_or_classes_is_not_done(images: Path, tmp_path: Path) -> None:
     (images / "class0/bad.jpg").write_text("x")
     assert pack(images, tmp_path / "out", size=32, max_rejects=0).too_many_rejects
-    assert pack(images, tmp_path / "out", size=32, max_rejects=0, resume=True).too_many_rejects
+    assert pack(images, tmp_path / "out", size=32, max_rejects=0).too_many_rejects
     (images / "class0/bad.jpg").unlink()
     with pytest.raises(
         PackError, match=r"is finished, but with another number of inputs \(25, now 24\): gone: class0/bad\.jpg"
     ):
-        pack(images, tmp_path / "out", size=32, resume=True)
+        pack(images, tmp_path / "out", size=32)
 
 
 def test_a_script_without_a_main_guard_packs_once_also_under_spawn(images: Path, tmp_path: Path) -> None:
@@ -869,7 +865,7 @@ def test_a_replacement_that_is_killed_is_put_in_place_by_a_resume(
         with pytest.raises(KeyboardInterrupt):
             pack(images, out, size=32, overwrite=True)
     assert (MemmapDataset(out, as_tuple=False)[0].pixels.shape[0] if out.exists() else None) == side
-    assert pack(images, out, size=32, resume=True).resumed_from == 24
+    assert pack(images, out, size=32).resumed_from == 24
     assert MemmapDataset(out, as_tuple=False)[0].pixels.shape == (32, 32, 3)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out"]
 
@@ -916,7 +912,7 @@ def test_a_replaced_store_that_cannot_be_removed_yet_is_in_nobodys_way(
     (replaced,) = (path.parent for path in (out / ".packing").glob("*/*/manifest.json"))
     assert MemmapDataset(replaced, as_tuple=False)[0].pixels.shape == (24, 24, 3)
     monkeypatch.setattr(shutil, "rmtree", remove)
-    pack(images, out, size=32, resume=True)
+    pack(images, out, size=32)
     assert not (out / ".packing").exists()
 
 

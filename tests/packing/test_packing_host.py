@@ -54,7 +54,7 @@ def test_every_command_but_bench_works_without_torch(host: Path, images: Path, t
     for command in (
         ["plan", "images", *size],
         ["build", "images", "out", *size],
-        ["build", "images", "out", *size, "--resume"],
+        ["build", "images", "out", *size],
         ["verify", "out"],
         ["info", "out"],
         ["show", "out", "-o", "sheet.png"],

@@ -75,7 +75,7 @@ def test_parts_of_rows_with_sizes_of_their_own_are_the_bytes_of_one_pack(
     pack(images, tmp_path / "reference", workers=1, max_rejects="20%", **chosen)
     out = tmp_path / "out"
     _interrupt(images, out, "2/3", **chosen)
-    _pack_parts(images, out, 3, [3, 1, 2], resume=True, **chosen)
+    _pack_parts(images, out, 3, [3, 1, 2], **chosen)
     report = seal_parts(out, max_rejects="20%")
     assert store_bytes(out) == store_bytes(tmp_path / "reference")
     assert (report.rows, report.rejected, report.has_own_sizes) == (22, 3, True)
@@ -115,7 +115,7 @@ def test_a_part_whose_inputs_are_others_since_images_have_other_sizes_is_started
     _pack_parts(images, tmp_path / "out", 3, [2], **chosen)
     # as of larger images: part 2 is inputs 6 to 12, no longer 8 to 16
     monkeypatch.setattr(division, "block_inputs", lambda count, row_bytes: 6)
-    report = pack(images, tmp_path / "out", fit="none", part="2/3", resume=True, overwrite=True)
+    report = pack(images, tmp_path / "out", fit="none", part="2/3", overwrite=True)
     assert (report.inputs, report.resumed_from) == (6, 0)
     _pack_parts(images, tmp_path / "out", 3, [1, 3], **chosen)
     seal_parts(tmp_path / "out")
@@ -190,19 +190,17 @@ def test_an_interrupted_part_is_named_and_resumed(images: Path, tmp_path: Path, 
     _interrupt(images, out, "2/2")
     _pack_parts(images, out, 2, [1])
     with pytest.raises(
-        PackError, match=r"part 2/2 of .* is unfinished: \d+ of its 13 images .* part='2/2', resume=True\)"
+        PackError, match=r"part 2/2 of .* is unfinished: \d+ of its 13 images .* part='2/2'\)"
     ):
         seal_parts(out)
     said = (
         r"sealed: 1 of 2 are packed, 2/2 at \d+ of 13 images\. When all are: pack seal .*out\."
-        r" Continue with: pack\(.*, part='2/2', resume=True\)$"
+        r" Continue with: pack\(.*, part='2/2'\)$"
     )
     with pytest.raises(IncompleteStoreError, match=said):
         check_finished(tmp_path / "out.packing")
-    with pytest.raises(PackError, match=r"part 2/2 of .* was started before.*resume=True"):
-        _pack_parts(images, out, 2, [2])
     # also where it had not begun: a job that is started again by its scheduler says the same
-    _pack_parts(images, out, 2, [1, 2], resume=True)
+    _pack_parts(images, out, 2, [1, 2])
     seal_parts(out, max_rejects=5)
     assert store_bytes(out) == reference
 
@@ -248,7 +246,7 @@ BESIDE: list[tuple[Prepare, dict[str, Any], str]] = [
     (lambda i, o: None, {"part": "2/3"}, r"is packed in 2 parts, this is part 2/3"),
     (lambda i, o: (o.mkdir(), (o / "mine.txt").touch()), {}, r"is not empty \(it holds mine.txt\)"),
     (lambda i, o: None, {"part": None}, r"holds parts of a pack\. Continue with part='i/n'"),
-    (lambda i, o: None, {"part": None, "resume": True}, r"holds parts of a pack\. Continue with part='i/n'"),
+    (lambda i, o: None, {"part": None}, r"holds parts of a pack\. Continue with part='i/n'"),
 ]
 
 
@@ -282,13 +280,13 @@ def test_a_part_of_a_sealed_store_with_other_options_is_not_advised_to_overwrite
     with pytest.raises(
         PackError, match=r"is finished, but with other options .*\. Choose another OUT, or remove it\.$"
     ):
-        _pack_parts(images, tmp_path / "out", 2, [1], size=16, resume=True)
+        _pack_parts(images, tmp_path / "out", 2, [1], size=16)
 
 
 def test_a_store_or_a_pack_without_parts_in_the_way_is_named(images: Path, tmp_path: Path) -> None:
     _packed(images, tmp_path / "out")
     with pytest.raises(PackError, match="already holds a store, which parts cannot replace"):
-        _pack_parts(images, tmp_path / "out", 2, [1], overwrite=True)
+        _pack_parts(images, tmp_path / "out", 2, [1], overwrite=True, size=16)
     (tmp_path / "begun.packing/.packing").mkdir(parents=True)
     log = journals.CommitLog(tmp_path / "begun.packing", lambda: None)
     log.begin(Header())
@@ -333,7 +331,7 @@ def held(images: Path, tmp_path: Path) -> Iterator[Path]:
 def test_a_part_in_progress_is_left_alone(images: Path, held: Path) -> None:
     holder = rf"2-of-2 is being packed by process \d+ on {os.uname().nodename}"
     with pytest.raises(LockedError, match=holder):
-        _pack_parts(images, held, 2, [2], resume=True)
+        _pack_parts(images, held, 2, [2])
     with pytest.raises(LockedError, match="is being packed by"):
         _packed(images, held, overwrite=True)
     with pytest.raises(PackError, match=holder):
@@ -353,7 +351,7 @@ def halt(progress):
         print(progress.done, flush=True)
         sys.stdin.read()
 
-pack(images, out, size=64, workers=1, resume=True, part=part, progress=halt)
+pack(images, out, size=64, workers=1, part=part, progress=halt)
 """
 
 
@@ -385,7 +383,7 @@ def test_killed_parts_resume_to_the_same_bytes(tmp_path: Path) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        pack(images, out, size=64, workers=1, resume=True, part=f"{number}/3")
+        pack(images, out, size=64, workers=1, part=f"{number}/3")
     seal_parts(out)
     assert store_bytes(out) == store_bytes(tmp_path / "reference")
 

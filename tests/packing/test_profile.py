@@ -143,5 +143,5 @@ def test_the_command_prints_the_table_where_asked(
     assert "seconds" not in capsys.readouterr().out
     assert run([str(images), str(tmp_path / "c"), "--size", "32", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["profile"]["main"]["list"] > 0
-    assert run([str(images), str(tmp_path / "a"), "--size", "32", "--resume", "--profile"]) == 0
+    assert run([str(images), str(tmp_path / "a"), "--size", "32", "--profile"]) == 0
     assert "nothing was done" in capsys.readouterr().out

@@ -509,10 +509,10 @@ def test_a_resume_that_reads_labels_otherwise_is_refused(images: Path, tmp_path:
     with pytest.raises(
         PackError, match=r"was started with other options for labels \(target_column='a', now target_column='b'\)"
     ):
-        pack(path, out, size=32, target_column="b", root=images, resume=True)
-    pack(path, out, size=32, target_column="a", root=images, resume=True)
+        pack(path, out, size=32, target_column="b", root=images)
+    pack(path, out, size=32, target_column="a", root=images)
     with pytest.raises(PackError, match=r"is finished, but was packed with target_column='a'\. Give it again"):
-        pack(path, out, size=32, target_column="b", root=images, resume=True)
+        pack(path, out, size=32, target_column="b", root=images)
 
 
 def test_a_pack_that_pixpack_0_1_has_started_is_resumed(
@@ -528,7 +528,7 @@ def test_a_pack_that_pixpack_0_1_has_started_is_resumed(
     path, out = listed(images, tmp_path / "list.csv"), tmp_path / "out"
     interrupted(pack, path, out, size=32, workers=1, root=images)
     monkeypatch.setattr(build, "journal_header", header)
-    assert pack(path, out, size=32, root=images, resume=True).resumed_from > 0
+    assert pack(path, out, size=32, root=images).resumed_from > 0
     pack(path, tmp_path / "fresh", size=32, root=images)
     assert store_bytes(out) == store_bytes(tmp_path / "fresh")
 
@@ -543,7 +543,7 @@ def test_an_update_that_was_interrupted_resumes_as_it_names(
     before = store_bytes(out)
     interrupted(update, path, out, root=images, workers=1)
     words = json.loads((tmp_path / "out.packing/.packing/journal").read_bytes().splitlines()[0][9:])["words"]
-    assert run([str(path), str(out), *words, "--resume", "--quiet"]) == 0
+    assert run([str(path), str(out), *words, "--quiet"]) == 0
     assert store_bytes(out) == before
 
 

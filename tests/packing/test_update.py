@@ -260,7 +260,7 @@ def test_an_interrupted_update_leaves_the_store_and_the_command_it_names_is_resu
     header = json.loads((beside / ".packing" / "journal").read_bytes().splitlines()[0][9:])
     assert header["update"] is True
     no_decoder(monkeypatch)
-    report = pack(images, out, size=32, resume=True)
+    report = pack(images, out, size=32)
     assert 0 < report.resumed_from < 24
     assert (report.rows, report.kept) == (24, 24)
     assert store_bytes(out) == before
@@ -271,7 +271,6 @@ def test_update_is_resumed_itself_and_begins_where_nothing_has(images: Path, tmp
     make_splits(tmp_path / "splits", ("train", "val"))
     pack(tmp_path / "splits", tmp_path / "out", size=32)
     before = store_bytes(tmp_path / "out")
-    assert update(tmp_path / "splits", tmp_path / "out", resume=True).resumed_from == 48, "it is up to date"
 
     def stop(progress: Progress) -> None:
         if (progress.split, progress.stage) == ("val", "pack") and progress.done >= 8:
@@ -279,7 +278,7 @@ def test_update_is_resumed_itself_and_begins_where_nothing_has(images: Path, tmp
 
     with pytest.raises(KeyboardInterrupt):
         update(tmp_path / "splits", tmp_path / "out", progress=stop)
-    report = update(tmp_path / "splits", tmp_path / "out", resume=True)
+    report = update(tmp_path / "splits", tmp_path / "out")
     assert report.splits["train"].resumed_from == 24, "sealed beside its place, it waits for the other"
     assert 0 < report.splits["val"].resumed_from < 24
     assert report.kept == 48
@@ -292,26 +291,17 @@ def test_an_update_that_is_resumed_also_does_the_splits_that_it_had_not_reached(
     pack(tmp_path / "images", tmp_path / "out", size=32)
     (tmp_path / "images" / "val" / "class1" / "000.jpg").write_bytes(jpeg(50, 60, 1))
     interrupted(update, tmp_path / "images", tmp_path / "out")
-    report = update(tmp_path / "images", tmp_path / "out", resume=True)
+    report = update(tmp_path / "images", tmp_path / "out")
     assert report.splits["train"].resumed_from > 0
     assert (report.rows, report.kept) == (48, 47)
     pack(tmp_path / "images", tmp_path / "fresh", size=32)
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
 
 
-def test_an_update_that_is_resumed_keeps_rows_also_where_a_pack_had_started(images: Path, tmp_path: Path) -> None:
-    pack(images, tmp_path / "out", size=32)
-    interrupted(pack, images, tmp_path / "out", size=32, overwrite=True)
-    report = update(images, tmp_path / "out", resume=True)
-    assert 0 < report.resumed_from == 24 - report.kept
-
-
 def test_an_update_of_other_inputs_is_not_resumed(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32)
     interrupted(update, images, tmp_path / "out")
     (images / "class0" / "0005.jpg").write_bytes(jpeg(40, 30, 1))
-    with pytest.raises(PackError, match=r"new: class0/0005.jpg. Resume with the same, or leave resume out\.$"):
-        update(images, tmp_path / "out", resume=True)
     assert update(images, tmp_path / "out").kept == 24
 
 
@@ -323,7 +313,7 @@ def test_files_of_others_in_the_store_are_not_deleted(is_resumed: bool, images: 
     (tmp_path / "out" / "notes.txt").write_text("mine")
     for again in (update, functools.partial(pack, size=32)) if is_resumed else (update,):
         with pytest.raises(PackError, match="out also holds notes.txt, which would be deleted"):
-            again(images, tmp_path / "out", resume=is_resumed)
+            again(images, tmp_path / "out")
     assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
 
 
@@ -339,8 +329,8 @@ def test_an_update_may_start_over_where_one_was_interrupted(images: Path, tmp_pa
 
 def test_an_interrupted_overwrite_keeps_no_row(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32)
-    interrupted(pack, images, tmp_path / "out", size=32, overwrite=True)
-    assert pack(images, tmp_path / "out", size=32, resume=True).kept == 0
+    interrupted(pack, images, tmp_path / "out", size=16, overwrite=True)
+    assert pack(images, tmp_path / "out", size=16, overwrite=True).kept == 0
 
 
 def test_open_readers_keep_the_store_that_they_opened(images: Path, tmp_path: Path) -> None:
@@ -366,7 +356,7 @@ def test_a_killed_update_is_resumed_where_it_was(images: Path, tmp_path: Path) -
         assert process.poll() is None
     process.kill()
     process.communicate()
-    command = [*PACK, "update", "images", "out", "--resume", "--json"]
+    command = [*PACK, "update", "images", "out", "--json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     report = json.loads(done.stdout)
     assert report["resumed_from"] > 0
@@ -554,12 +544,12 @@ def test_an_update_discards_no_unfinished_work_of_another_command(images: Path, 
     pack(images, tmp_path / "out", size=32)
     interrupted(pack, images, tmp_path / "out", size=24, overwrite=True)
     before = store_bytes(tmp_path / "out.packing")
-    continued = r"Continue with: .*pack\('.*images', '.*out', size=24, resume=True\)"
-    for resume in (False, True):
+    continued = r"Continue with: .*pack\('.*images', '.*out', size=24\)"
+    for _ in range(2):
         with pytest.raises(PackError, match=continued):
-            update(images, tmp_path / "out", resume=resume)
+            update(images, tmp_path / "out")
     assert store_bytes(tmp_path / "out.packing") == before
-    assert pack(images, tmp_path / "out", size=24, resume=True).resumed_from
+    assert pack(images, tmp_path / "out", size=24).resumed_from
 
 
 def test_an_update_discards_no_part(images: Path, tmp_path: Path) -> None:

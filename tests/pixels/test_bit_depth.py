@@ -138,7 +138,7 @@ def dark(tmp_path: Path) -> Path:
 def test_the_option_is_recorded_compared_and_used_again(dark: Path, tmp_path: Path) -> None:
     pack(dark, tmp_path / "out", size=32, workers=1, bit_depth=12)
     with pytest.raises(PackError, match=r"other options \(with bit_depth=12, now without\)"):
-        pack(dark, tmp_path / "out", size=32, resume=True)
+        pack(dark, tmp_path / "out", size=32)
     assert verify(tmp_path / "out", redecode=4, images=dark).problems == []
     (dark / "a.png").write_bytes(png(of_bits(GRAY, 10)))
     assert update(dark, tmp_path / "out", workers=1).kept == 3

@@ -138,15 +138,15 @@ def test_sources_that_are_moved_away_stop_the_pack_unsealed_and_it_continues_to_
 
     # while its block is not decoded, none behind it is written, and no worker has room for all that is left
     harm_at(images / "class0/002.jpg", move, monkeypatch)
-    text = r"cannot be read: .*(gone|cannot be reached).*continue with resume=True"
+    text = r"cannot be read: .*(gone|cannot be reached).*give the same command again"
     with pytest.raises(SourceError, match=text) as caught:
         pack(source, out, size=32, workers=workers)
     assert "\n" not in str(caught.value)
     assert not (out / MANIFEST).exists()
     with pytest.raises((PackError, ScanError)):  # still away: nothing that was packed is lost
-        pack(source, out, size=32, resume=True)
+        pack(source, out, size=32)
     away.rename(tmp_path / moved)
-    pack(source, out, size=32, resume=True)
+    pack(source, out, size=32)
     assert store_bytes(out) == store_bytes(tmp_path / "full")
 
 
@@ -154,12 +154,13 @@ def test_a_store_is_not_replaced_by_one_of_a_source_that_went_away(images: Path,
     out = tmp_path / "out"
     pack(images, out, size=32)
     before = store_bytes(out)
-    for begin in (functools.partial(pack, size=32, overwrite=True), functools.partial(update, resume=True)):
+    for begin in (functools.partial(pack, size=16, overwrite=True), functools.partial(update)):
         with pytest.raises(SourceError, match="is gone"):
             begin(images, out, workers=1, progress=once_at(4, lambda: images.rename(tmp_path / "away")))
         assert store_bytes(out) == before
         (tmp_path / "away").rename(images)
-    assert update(images, out, resume=True).rows == 24
+        shutil.rmtree(tmp_path / "out.packing")
+    assert update(images, out).rows == 24
     assert store_bytes(out) == before
 
 
@@ -174,7 +175,7 @@ def test_masks_that_are_moved_away_stop_the_pack_unsealed(images: Path, tmp_path
     with pytest.raises(SourceError, match="masks is gone"):
         pack(images, out, size=32, workers=1, masks=masks, progress=once_at(4, lambda: masks.rename(tmp_path / "away")))
     (tmp_path / "away").rename(masks)
-    pack(images, out, size=32, masks=masks, resume=True)
+    pack(images, out, size=32, masks=masks)
     assert store_bytes(out) == store_bytes(tmp_path / "full")
 
 
@@ -199,7 +200,7 @@ def test_a_list_whose_folder_is_not_there_keeps_what_was_packed(images: Path, tm
         pack(listed, out, size=32, workers=1, progress=once_at(4, lambda: images.rename(tmp_path / "away")))
     before = (tmp_path / "out.packing/.packing/journal").read_bytes()
     with pytest.raises(SourceError, match=f"{images} is gone"):
-        pack(listed, out, size=32, resume=True)
+        pack(listed, out, size=32)
     assert (tmp_path / "out.packing/.packing/journal").read_bytes() == before
 
 
@@ -319,7 +320,7 @@ def test_an_empty_file_instead_of_an_unreadable_one_lets_the_pack_continue(
             pack(images, tmp_path / "out", size=32, workers=1)
     (images / "class1/003.jpg").unlink()
     (images / "class1/003.jpg").touch()
-    report = pack(images, tmp_path / "out", size=32, resume=True, max_rejects=1)
+    report = pack(images, tmp_path / "out", size=32, max_rejects=1)
     assert (report.rows, report.reasons, report.changed) == (23, {"the file is empty": 1}, "")
     assert report.resumed_from > 0
 
@@ -415,7 +416,7 @@ def test_sources_that_cannot_be_read_any_more_are_not_taken_for_changed_ones(
     with monkeypatch.context() as patch:
         patch.setattr(sources.os, "stat", stat)
         with pytest.raises(SourceError, match=r"class0/000.jpg cannot be read: Stale file handle \(ESTALE\)"):
-            pack(images, out, size=32, resume=True)
+            pack(images, out, size=32)
     assert (tmp_path / "out.packing/.packing/journal").read_bytes() == before
 
 
@@ -484,7 +485,7 @@ def test_listing_is_tried_again_and_where_the_error_lasts_it_is_one_sentence(
     listing.fail(call, name, code)
     assert app.run([str(images), str(tmp_path / "lasting"), "--size", "32"]) == 1
     caught = capsys.readouterr().err
-    assert f"({errno.errorcode[code]}); tried 3 times within 0.03 seconds. Continue with --resume" in caught
+    assert f"({errno.errorcode[code]}); tried 3 times within 0.03 seconds. Give the same command again" in caught
     assert caught.count("\n") == 1
     assert not (tmp_path / "lasting").exists()
 
@@ -501,7 +502,7 @@ def test_a_folder_that_fails_while_splits_are_looked_for_is_not_passed_over(
 
 
 @pytest.mark.parametrize("make", [_as_folder, _as_list, _as_tar])
-@pytest.mark.parametrize("options", [["--resume"], ["--resume", "--overwrite"], []])
+@pytest.mark.parametrize("options", [["--overwrite"], []])
 def test_a_source_that_an_unfinished_pack_was_started_from_is_away_and_a_mistyped_one_is_wrong_usage(
     images: Path,
     tmp_path: Path,
@@ -515,11 +516,11 @@ def test_a_source_that_an_unfinished_pack_was_started_from_is_away_and_a_mistype
     assert app.run([str(source), str(out), "--size", "32", *options]) == 1
     caught = capsys.readouterr().err
     assert f"pack: {source} is missing or empty, and {out} holds an unfinished pack that was begun from it" in caught
-    assert "Continue with --resume" in caught
+    assert "Give the same command again" in caught
     assert app.run([f"{source}x", str(out), "--size", "32", *options]) == 2
     assert app.run([str(source), str(tmp_path / "other"), "--size", "32", *options]) == 2
     (tmp_path / "away").rename(source)
-    pack(source, out, size=32, resume=True)
+    pack(source, out, size=32)
 
 
 def test_an_empty_mount_point_is_a_source_that_is_away_also_of_splits_parts_and_replacements(
@@ -535,12 +536,12 @@ def test_an_empty_mount_point_is_a_source_that_is_away_also_of_splits_parts_and_
         pack(splits, out / "b", size=32, part="1/1", **stop)  # type: ignore[arg-type]
     pack(images, out / "c", size=32)
     with pytest.raises(KeyboardInterrupt):
-        pack(splits / "val", out / "c", size=32, overwrite=True, **stop)  # type: ignore[arg-type]
+        pack(splits / "val", out / "c", size=16, overwrite=True, **stop)  # type: ignore[arg-type]
     for name, source, part in (("a", splits, None), ("b", splits, "1/1"), ("c", splits / "val", None)):
         source.rename(away)
         source.mkdir()
         with pytest.raises(SourceError, match="is missing or empty"):
-            pack(source, out / name, size=32, part=part, resume=True, overwrite=name == "c")
+            pack(source, out / name, size=16 if name == "c" else 32, part=part, overwrite=name == "c")
         source.rmdir()
         away.rename(source)
 
@@ -631,7 +632,7 @@ def test_items_of_a_dataset_whose_folder_went_away_are_no_rejects(
         pack_dataset(items, out, size=32, workers=1, progress=once_at(2, lambda: images.rename(away)))
     away.rename(images)
     (images / "class0/007.jpg").unlink()
-    report = pack_dataset(items, out, size=32, workers=1, resume=True, max_rejects="50%")
+    report = pack_dataset(items, out, size=32, workers=1, max_rejects="50%")
     assert report.rejected == 1
 
 

@@ -80,12 +80,12 @@ def test_a_resumed_pack_has_the_same_bytes(
     interrupted(pack, tree, out, inputs=8, compress=form, **options)
     for other in {False, "zstd", "jpeg:95", "jpeg:90"} - {form}:
         with pytest.raises(PackError, match="other options"):
-            pack(tree, out, compress=other, resume=True, **options)
+            pack(tree, out, compress=other, **options)
     with monkeypatch.context() as patch:
         patch.setattr(*VERSIONS[form])
         with pytest.raises(PackError, match=rf"other decoders.*{form[:4]}"):
-            pack(tree, out, compress=form, resume=True, **options)
-    report = pack(tree, out, compress=form, resume=True, **options)
+            pack(tree, out, compress=form, **options)
+    report = pack(tree, out, compress=form, **options)
     assert report.resumed_from > 0
     assert store_bytes(out) == store_bytes(straight)
 

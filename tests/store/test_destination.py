@@ -62,7 +62,7 @@ def ask(way: str, images: Path, out: Path, **options: Any) -> PackReport:
     """Pack or update; an update takes the size from the store."""
     if way == "update":
         return update(images, out, **options)
-    return pack(images, out, size=32, **options, **({} if options.get("resume") else {"overwrite": True}))
+    return pack(images, out, size=32, **options, overwrite=True)
 
 
 # -- more rejects than allowed
@@ -80,10 +80,10 @@ def test_more_rejects_than_allowed_leave_the_old_store_and_a_resume_accepts_the_
     assert (report.too_many_rejects, report.is_in_place, report.rows, report.rejected) == (True, False, 19, 5)
     assert store_bytes(out) == before
     no_decoder(monkeypatch)
-    again = ask(way, images, out, max_rejects=4, resume=True)
+    again = ask(way, images, out, max_rejects=4)
     assert (again.too_many_rejects, again.is_in_place, again.resumed_from) == (True, False, 24)
     assert store_bytes(out) == before
-    report = ask(way, images, out, max_rejects=5, resume=True)
+    report = ask(way, images, out, max_rejects=5)
     assert (report.too_many_rejects, report.is_in_place, report.rows, report.resumed_from) == (False, True, 19, 24)
     monkeypatch.undo()
     pack(images, tmp_path / "fresh", size=32, max_rejects=5)
@@ -98,18 +98,18 @@ def test_the_command_says_which_store_stays_and_how_to_accept_the_new_one(
     pack(images, out, size=32)
     break_some(images, 5)
     words = ["update", str(images), str(out)]
-    for resume in ([], ["--resume"]):
-        assert run([*words, *resume]) == 3
+    for _ in range(2):
+        assert run(words) == 3
         printed = capsys.readouterr()
         assert printed.err == (
             f"pack: 5 of 24 inputs were rejected, more than --max-rejects 1%. {out} still holds the old store,"
-            " usable as before. To replace it by the new one, decoding nothing again: the same command with --resume"
+            " usable as before. To replace it by the new one, decoding nothing again: the same command with"
             " --max-rejects 5\n"
         )
         assert f"{out}: " not in printed.out
         assert "rejected 5 (see rejected.jsonl of the new store, beside OUT):\n       5 x " in printed.out
     assert len(MemmapDataset(out)) == 24
-    assert run([*words, "--resume", "--max-rejects", "5", "--json"]) == 0
+    assert run([*words, "--max-rejects", "5", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["is_in_place"], report["rows"], report["kept"]) == (True, 19, 19)
     assert len(MemmapDataset(out)) == 19
@@ -125,7 +125,7 @@ def test_more_rejects_than_allowed_in_one_split_leave_all_of_them(way: str, spli
         name.removeprefix("train/"): content for name, content in before.items() if name.startswith("train/")
     }
     assert len(MemmapDataset(tmp_path / "out" / "val")) == 12
-    report = ask(way, splits, tmp_path / "out", max_rejects=3, resume=True)
+    report = ask(way, splits, tmp_path / "out", max_rejects=3)
     assert {name: part.rows for name, part in report.splits.items()} == {"train": 13, "val": 10}
     pack(splits, tmp_path / "fresh", size=32, max_rejects=3)
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
@@ -182,7 +182,7 @@ def test_killed_as_they_change_names_both_splits_are_old_or_new_and_a_resume_fin
         with pytest.raises(IncompleteStoreError, match=rf"pack info {out}/train"):
             MemmapDataset(out / "train")
     no_decoder(monkeypatch)
-    assert ask(way, splits, out, resume=True).rows == 26
+    assert ask(way, splits, out).rows == 26
     assert store_bytes(out) == store_bytes(tmp_path / "fresh")
     assert sorted(os.listdir(tmp_path)) == ["fresh", "images", "out"]
 
@@ -194,7 +194,7 @@ def test_whoever_gives_up_between_two_renames_has_the_old_store_again(splits: Pa
     killed("overwrite", "after", False, splits, out)
     assert sorted(os.listdir(tmp_path)) == ["images", "out.packing", "out.packing.old"]
     shutil.rmtree(tmp_path / "out.packing")
-    with pytest.raises(PackError, match="already holds a store"):
+    with pytest.raises(PackError, match="is finished, but with another number of inputs"):
         pack(splits, out, size=32)
     assert store_bytes(out) == before
 
@@ -205,7 +205,7 @@ def test_a_new_split_comes_together_with_the_others(splits: Path, tmp_path: Path
         update(splits, tmp_path / "out", progress=_stop_in("test"))
     assert sorted(os.listdir(tmp_path / "out")) == ["train", "val"]
     assert opened(tmp_path / "out") == {12}
-    report = update(splits, tmp_path / "out", resume=True)
+    report = update(splits, tmp_path / "out")
     assert {name: part.rows for name, part in report.splits.items()} == {"train": 13, "val": 13, "test": 6}
     pack(splits, tmp_path / "fresh", size=32)
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
@@ -231,8 +231,8 @@ def test_new_splits_appear_together(splits: Path, tmp_path: Path, capsys: pytest
     for path in (out, stage):
         assert run(["info", str(path)]) == 1
         said = capsys.readouterr().err
-        assert said.endswith(f"Resume with: pack {splits} {out} --size 32 --resume\n")
-    assert pack(splits, out, size=32, resume=True).splits["train"].resumed_from == 13
+        assert said.endswith(f"Resume with: pack {splits} {out} --size 32\n")
+    assert pack(splits, out, size=32).splits["train"].resumed_from == 13
     assert sorted(os.listdir(out)) == ["train", "val"]
     assert not stage.exists()
 
@@ -243,7 +243,7 @@ def test_what_was_begun_of_other_splits_is_not_published_with_these(splits: Path
         pack(splits, out, size=32, progress=_stop_in("val"))
     (splits / "train").rename(splits / "test")
     with pytest.raises(PackError, match="was started with other splits: train is one of them"):
-        pack(splits, out, size=32, resume=True)
+        pack(splits, out, size=32)
     pack(splits, out, size=32, overwrite=True)
     assert sorted(os.listdir(out)) == ["test", "val"]
 
@@ -354,13 +354,13 @@ def test_a_link_where_the_replaced_store_goes_is_never_followed(
         if progress.stage == "seal" and not aside.is_symlink():
             aside.symlink_to(other)
 
-    with pytest.raises(PackError, match=r"cannot be read or written: Not a directory .*Continue with resume=True"):
+    with pytest.raises(PackError, match=r"cannot be read or written: Not a directory .*Give the same command again"):
         pack(images, out, size=24, overwrite=True, progress=plant)
     assert store_bytes(out) == before
     assert aside.is_symlink()
     assert other.exists() == leads_somewhere
     aside.unlink()
-    assert pack(images, out, size=24, resume=True).resumed_from == 24
+    assert pack(images, out, size=24).resumed_from == 24
     assert other.exists() == leads_somewhere
 
 
@@ -375,10 +375,10 @@ def test_a_store_that_came_to_an_unfinished_out_is_not_replaced_by_its_end(image
     with pytest.raises(
         PackError, match=r"out is not what was there when .*out\.packing was begun, and is not replaced"
     ):
-        pack(images, out, size=32, resume=True)
+        pack(images, out, size=32)
     assert store_bytes(out) == store_bytes(mine)
     shutil.rmtree(out)
-    assert pack(images, out, size=32, resume=True).resumed_from >= 4
+    assert pack(images, out, size=32).resumed_from >= 4
     push(out, str(url))
 
     def stop(*given: Any) -> None:
@@ -407,7 +407,7 @@ def test_what_comes_to_out_while_stores_are_made_stays(
             (out / "mine.txt").write_text("mine")
 
     with pytest.raises(
-        PackError, match=r"out/mine\.txt was changed or put there .*, with resume=True where it has that option\."
+        PackError, match=r"out/mine\.txt was changed or put there .*\."
     ):
         pack(splits, out, size=32, overwrite=True, progress=comes)
     assert opened(out) == {12}
@@ -415,9 +415,9 @@ def test_what_comes_to_out_while_stores_are_made_stays(
     assert len(MemmapDataset(out / "test")) == 6
     for name, said in (("test", "out/test is the store of a split"), ("mine.txt", r"out also holds mine\.txt")):
         with pytest.raises(PackError, match=said):
-            pack(splits, out, size=32, resume=True)
+            pack(splits, out, size=32)
         (out / name).rename(tmp_path / name)
-    pack(splits, out, size=32, resume=True)
+    pack(splits, out, size=32)
     assert opened(out) == {13}
 
 
@@ -433,7 +433,7 @@ def test_what_has_a_name_of_ours_beside_out_is_removed_or_renamed_only_if_out_re
         pack(mine, tmp_path / "made", size=16)
         (tmp_path / "made").rename(folder)
     with pytest.raises(OptionsError, match=r"out\.packing is not empty"):
-        pack(splits, out, size=32)
+        pack(splits, out, size=16, overwrite=True)
     assert [len(MemmapDataset(folder)) for folder in (stage, aside)] == [6, 6]
     for folder in (stage, aside, out):
         shutil.rmtree(folder)
@@ -465,7 +465,7 @@ def test_an_interrupt_as_stores_change_names_leaves_the_old_one(
             pack(images, out, size=32, overwrite=True)
     assert store_bytes(out) == before
     assert sorted(os.listdir(tmp_path)) == ["images", "out", "out.packing"]
-    assert pack(images, out, size=32, resume=True).resumed_from == 24
+    assert pack(images, out, size=32).resumed_from == 24
 
 
 def test_a_split_that_was_updated_while_a_new_one_was_unfinished_is_kept_as_it_is_now(
@@ -475,10 +475,10 @@ def test_a_split_that_was_updated_while_a_new_one_was_unfinished_is_kept_as_it_i
     pack(splits / "train", tmp_path / "kept/train", size=32)
     before = store_bytes(tmp_path / "kept/train")
     with pytest.raises(KeyboardInterrupt):
-        pack(splits, tmp_path / "kept", size=32, resume=True, progress=_stop_in("val"))
+        pack(splits, tmp_path / "kept", size=32, progress=_stop_in("val"))
     photo(40, 40, 6).save(splits / "train" / "class0" / "newer.jpg")
     update(splits / "train", tmp_path / "kept/train")
-    pack(splits, tmp_path / "kept", size=32, resume=True)
+    pack(splits, tmp_path / "kept", size=32)
     assert len(MemmapDataset(tmp_path / "kept/train")) == 14
     assert store_bytes(tmp_path / "kept/train") != before
     pack(splits, out, size=32, overwrite=True)
@@ -490,10 +490,10 @@ def test_a_new_split_of_which_all_is_rejected_leaves_nothing_beside_the_others(s
     pack(splits / "train", out / "train", size=32)
     break_some(splits / "val", 13)
     with pytest.raises(PackError, match="all 13 inputs were rejected"):
-        pack(splits, out, size=32, resume=True)
+        pack(splits, out, size=32)
     assert (sorted(os.listdir(tmp_path)), os.listdir(out)) == (["images", "kept", "out"], ["train"])
     photo(40, 40, 6).save(splits / "val" / "class0" / "good.jpg")
-    pack(splits, out, size=32, resume=True)
+    pack(splits, out, size=32)
     assert {split: len(MemmapDataset(out / split)) for split in ("train", "val")} == {"train": 13, "val": 1}
 
 
@@ -535,7 +535,7 @@ def test_a_name_that_cannot_be_synced_is_no_reason_to_resume(
         with pytest.raises(PackError, match=text):
             pack(images, out, size=32, overwrite=overwrite)
     assert len(MemmapDataset(out)) == 24
-    assert pack(images, out, size=32, resume=True).resumed_from == 24
+    assert pack(images, out, size=32).resumed_from == 24
     assert sorted(os.listdir(tmp_path)) == ["images", "out"]
 
 
@@ -545,14 +545,14 @@ def test_it_is_continued_where_it_was_moved(images: Path, tmp_path: Path) -> Non
     assert os.listdir(tmp_path / "here") == ["out.packing"]
     (tmp_path / "here").rename(tmp_path / "there")
     (tmp_path / "there/out.packing").rename(tmp_path / "there/other.packing")
-    assert pack(images, tmp_path / "there/other", size=32, resume=True).resumed_from >= 4
+    assert pack(images, tmp_path / "there/other", size=32).resumed_from >= 4
     pack(images, tmp_path / "fresh", size=32)
     assert store_bytes(tmp_path / "there/other") == store_bytes(tmp_path / "fresh")
     assert os.listdir(tmp_path / "there") == ["other"]
 
 
 @pytest.mark.parametrize("exchanges", [True, False])
-@pytest.mark.parametrize("way", ["overwrite", "update", "resume"])
+@pytest.mark.parametrize("way", ["overwrite", "update"])
 @pytest.mark.parametrize(("here", "given"), [("out", "."), ("out", "../out"), ("out.packing", "../out")])
 def test_out_is_given_from_inside_itself(
     way: str, here: str, given: str, exchanges: bool, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -560,16 +560,17 @@ def test_out_is_given_from_inside_itself(
     """The folder that a command works in has another name, or is gone, once it is replaced."""
     out = tmp_path / "out"
     pack(images, out, size=24)
-    if here == "out.packing" or way == "resume":
-        interrupted(pack, images, out, size=24, workers=1, inputs=4, overwrite=True)
+    if here == "out.packing":
+        options = {} if way == "update" else {"size": 16, "overwrite": True}
+        interrupted(update if way == "update" else pack, images, out, workers=1, inputs=4, **options)
     if not exchanges:
         monkeypatch.setattr(destination, "_exchange", lambda one, other: False)
     monkeypatch.chdir(tmp_path / here)
     sources = Path("../images") if (tmp_path / "images").exists() else images
     if way == "update":
-        report = update(sources, given, resume=here == "out.packing")
+        report = update(sources, given)
     else:
-        report = pack(sources, given, size=24, **{way: True})
+        report = pack(sources, given, size=16, overwrite=True)
     assert (report.rows, report.rejected) == (24, 0)
     monkeypatch.chdir(tmp_path)
     assert len(MemmapDataset(out)) == 24
@@ -586,18 +587,18 @@ def test_removing_where_it_is_made_gives_up(images: Path, tmp_path: Path) -> Non
 def test_out_is_not_where_another_is_made(images: Path, tmp_path: Path) -> None:
     interrupted(pack, images, tmp_path / "out", size=32, workers=1, inputs=4)
     with pytest.raises(PackError, match=r"out.packing is where .*/out is made. Give that as OUT: pack\(.*/out', size="):
-        pack(images, tmp_path / "out.packing", size=32, resume=True)
+        pack(images, tmp_path / "out.packing", size=32)
     (tmp_path / "out.packing").rename(tmp_path / "renamed")
     with pytest.raises(
         PackError, match=r"is where a store is made, under another name. Rename it to .*renamed\.packing"
     ):
-        pack(images, tmp_path / "renamed", size=32, resume=True)
+        pack(images, tmp_path / "renamed", size=32)
 
 
 def test_a_folder_of_somebody_else_beside_out_is_left_as_it_is(images: Path, tmp_path: Path) -> None:
     (tmp_path / "out.packing").mkdir()
     (tmp_path / "out.packing/mine").write_text("mine")
-    for options in ({}, {"overwrite": True}, {"resume": True}):
+    for options in ({}, {"overwrite": True}):
         with pytest.raises(OptionsError, match=r"out.packing is not empty \(it holds mine\), and .*/out is made there"):
             pack(images, tmp_path / "out", size=32, **options)
     assert (tmp_path / "out.packing/mine").read_text() == "mine"
@@ -623,11 +624,9 @@ def test_a_mount_point_takes_a_store_splits_and_parts(mounted: Path, images: Pat
     assert os.listdir(mounted) == [".packing"]
     with pytest.raises(IncompleteStoreError, match="pack info"):
         MemmapDataset(mounted)
-    with pytest.raises(PackError, match=r"out is incomplete: its pack is at .* Resume with: pack\(.*/out', "):
-        pack(images, mounted, size=32)
-    assert pack(images, mounted, size=32, resume=True).resumed_from >= 4
+    assert pack(images, mounted, size=32).resumed_from >= 4
     assert store_bytes(mounted) == store_bytes(tmp_path / "fresh")
-    assert pack(images, mounted, size=32, resume=True).resumed_from == 24
+    assert pack(images, mounted, size=32).resumed_from == 24
     seen: set[str] = set()
     with pytest.raises(PackError, match="out cannot be replaced: its file system does not rename it"):
         pack(images, mounted, size=16, overwrite=True, progress=lambda progress: seen.add(progress.stage))
@@ -646,11 +645,11 @@ def test_a_mount_point_that_came_after_the_begin_is_refused_before_any_work(imag
     seen: set[str] = set()
     try:
         with pytest.raises(PackError, match="out cannot be replaced: its file system does not rename it"):
-            pack(images, out, size=32, resume=True, progress=lambda progress: seen.add(progress.stage))
+            pack(images, out, size=32, progress=lambda progress: seen.add(progress.stage))
     finally:
         subprocess.run(["umount", "-l", out], check=True)
     assert "pack" not in seen
-    assert pack(images, out, size=32, resume=True).resumed_from >= 4
+    assert pack(images, out, size=32).resumed_from >= 4
 
 
 @pytest.mark.parametrize("kind", ["one", "splits", "parts", "merge", "pull"])
@@ -726,8 +725,7 @@ def test_killed_as_files_move_into_a_folder_that_is_there_the_same_command_finis
         if kind == "merge":
             assert run(words) == 0 or (out / "manifest.json").exists()
         else:
-            resumed = [*words, *["--resume"] * (words[0] == str(source))]
-            assert run([*resumed, *["--quiet"] * (words[0] != "seal")]) == 0
+            assert run([*words, *["--quiet"] * (words[0] != "seal")]) == 0
         assert store_bytes(out) == store_bytes(fresh)
         assert not (out / ".packing").exists()
         shutil.rmtree(out)
@@ -754,7 +752,7 @@ def test_what_is_put_into_a_folder_that_is_being_filled_stays_and_so_does_what_i
     interrupted(pack, images, out, size=32, workers=1, inputs=4)
     shutil.copytree(mine, out, dirs_exist_ok=True)
     with pytest.raises((OptionsError, PackError), match="out is not empty|out also holds"):
-        pack(images, out, size=32, resume=True)
+        pack(images, out, size=32)
     shutil.rmtree(out / ".packing")
     assert store_bytes(out) == store_bytes(mine)
     # of incomplete parts, sealed

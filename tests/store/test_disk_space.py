@@ -63,7 +63,7 @@ def test_a_disk_too_small_is_reported_before_decoding_and_the_pack_resumes(
     # the header alone: no block was decoded
     assert (disk / "out.packing/.packing/journal").read_bytes().count(b"\n") == 1
     resize(disk, 4 * NEED)
-    assert run([*command, "--resume"]) == 0
+    assert run([*command]) == 0
     pack(images, tmp_path / "full", size=64)
     assert store_bytes(disk / "out") == store_bytes(tmp_path / "full")
 
@@ -80,11 +80,11 @@ def test_a_full_disk_at_a_file_url_is_reported_at_once_and_the_pack_resumes(
     # the first pauses between tries are shorter; all of them are 25 s
     assert time.monotonic() - started < 15
     errors = capsys.readouterr().err
-    assert re.fullmatch(r"pack: file://\S+/out cannot be written: .*ENOSPC.* continue with --resume\.\n", errors), (
+    assert re.fullmatch(r"pack: file://\S+/out cannot be written: .*ENOSPC.* give the same command again\.\n", errors), (
         errors
     )
     resize(disk, 4 * NEED)
-    assert run([*command, "--resume"]) == 0
+    assert run([*command]) == 0
     assert run(["pull", (disk / "out").as_uri(), str(tmp_path / "back")]) == 0
     pack(images, tmp_path / "full", size=64)
     assert (tmp_path / "back/_tensordict/pixels.memmap").read_bytes() == (
@@ -113,7 +113,7 @@ def test_a_disk_that_another_program_fills_meanwhile_costs_nothing_lost(disk: Pa
     )
     assert not (disk / "out/manifest.json").exists()
     (disk / "filler").unlink()
-    done = subprocess.run([*PACK, *arguments, "--resume"], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([*PACK, *arguments], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     subprocess.run([*PACK, str(images), str(tmp_path / "full"), "--size", "64", "--quiet"], check=True)
     assert store_bytes(disk / "out") == store_bytes(tmp_path / "full")
@@ -141,7 +141,7 @@ def test_too_few_open_files_are_reported_as_such(tmp_path: Path) -> None:
         "cannot be opened: Too many open files (EMFILE), of which this process may have 14 (ulimit -n)" in done.stderr
     )
     assert "pixels.memmap" not in done.stderr
-    done = subprocess.run([*command, "--resume"], capture_output=True, text=True, timeout=300)
+    done = subprocess.run([*command], capture_output=True, text=True, timeout=300)
     assert "packed 24 of 24 images" in done.stdout
 
 
@@ -159,7 +159,7 @@ def test_a_source_that_nothing_more_can_open_is_no_reject(tmp_path: Path, monkey
         patch.setenv("PIXPACK_START_METHOD", "fork")  # with it
         with pytest.raises(PackError, match=r"003\.jpg cannot be opened: .* \(EMFILE\), of which .* fewer workers"):
             pack(images, tmp_path / "out", size=32, workers=1)
-    assert pack(images, tmp_path / "out", size=32, resume=True).rows == 24
+    assert pack(images, tmp_path / "out", size=32).rows == 24
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="tells by /proc which file is closed")
@@ -179,7 +179,7 @@ def test_a_close_that_fails_while_out_is_started_names_the_file(
         patch.setattr(os, "close", close_or_fail)
         with pytest.raises(PackError, match=r"pixels\.memmap cannot be read or written: .* \(EIO\)"):
             pack(images, tmp_path / "out", size=32, workers=1)
-    assert pack(images, tmp_path / "out", size=32, resume=True).rows == 24
+    assert pack(images, tmp_path / "out", size=32).rows == 24
 
 
 # -- a disk that becomes read-only
@@ -234,10 +234,10 @@ def test_a_disk_that_becomes_read_only_in_the_middle_is_one_sentence_and_the_pac
             pack(images, out, size=48, **options)
 
     failed: list[int] = []
-    with pytest.raises(PackError, match=r"^\S+ cannot be .*(EROFS|EIO)\)\. Continue with resume=True once it can\.$"):
+    with pytest.raises(PackError, match=r"^\S+ cannot be .*(EROFS|EIO)\)\. Give the same command again once it can\.$"):
         ask(overwrite=way == "overwrite", workers=1, progress=fail)
     with pytest.raises(PackError, match=r"lock cannot be read or written: .* \(EROFS\)|cannot be made: .* \(EROFS\)"):
-        ask(resume=True)
+        ask()
     subprocess.run(["umount", disk], check=True)
     subprocess.run(["e2fsck", "-pf", tmp_path / "disk.img"], capture_output=True)
     subprocess.run(["mount", "-o", "loop,errors=remount-ro", tmp_path / "disk.img", disk], check=True)
@@ -245,6 +245,6 @@ def test_a_disk_that_becomes_read_only_in_the_middle_is_one_sentence_and_the_pac
         assert store_bytes(out) == {
             name.removeprefix("out/"): content for name, content in old.items() if name.startswith("out/")
         }
-    ask(resume=True)
+    ask()
     pack(images, tmp_path / "whole", size=48)
     assert store_bytes(out) == store_bytes(tmp_path / "whole")

@@ -75,8 +75,8 @@ def test_a_link_at_a_path_of_ours_is_refused_and_followed_nowhere(
 
     ask: dict[str, Callable[[], Any]] = {
         "pack": lambda: pack(images, out, size=32),
-        "overwrite": lambda: pack(images, out, size=32, overwrite=True),
-        "resume": lambda: pack(images, out, size=32, resume=True),
+        "overwrite": lambda: pack(images, out, size=16, overwrite=True),
+        "resume": lambda: pack(images, out, size=32),
         "update": lambda: update(images, out),
         "merge": lambda: merge([others, others], out, overwrite=True),
         "part": lambda: pack(images, out, size=32, part="1/2"),
@@ -147,7 +147,7 @@ def test_what_the_system_dropped_into_a_store_goes_with_it_and_is_reported(
     if way == "update":
         report = update(images, out)
     elif way == "overwrite":
-        report = pack(images, out, size=32, overwrite=True)
+        report = pack(images, out, size=16, overwrite=True)
     else:
         pack(images, tmp_path / "other", size=32)
         report = merge([tmp_path / "other"] * 2, out, overwrite=True)
@@ -155,7 +155,7 @@ def test_what_the_system_dropped_into_a_store_goes_with_it_and_is_reported(
     assert [note for note in report.notes if note.startswith(f"{out} also held ")] == [
         f"{out} also held {names}, which went with the old store.".replace("\\", "")
     ]
-    assert way == "merge" or store_bytes(out) == before
+    assert way != "update" or store_bytes(out) == before
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
 
 
@@ -165,7 +165,7 @@ def test_what_the_system_dropped_is_in_nobodys_way_elsewhere(images: Path, tmp_p
         folder.mkdir()
         drop(folder)
     interrupted(pack, images, out, size=32, workers=1, inputs=4)
-    pack(images, out, size=32, resume=True)
+    pack(images, out, size=32)
     for number in (1, 2):
         pack(images, parts, size=32, part=f"{number}/2")
     seal_parts(parts)
@@ -194,7 +194,7 @@ def test_a_store_takes_no_pack_into_its_folder(images: Path, tmp_path: Path) -> 
     interrupted(pack, images, started, size=32, workers=1, inputs=4)
     with pytest.raises(OptionsError, match=f"is in the store {started}.packing"):
         pack(images, tmp_path / "begun.packing" / "sub", size=16)
-    pack(images, started, size=32, resume=True)
+    pack(images, started, size=32)
     assert store_bytes(started) == before
 
 

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from conftest import interrupted, make_tree, store_bytes
 
-from packer import PackError, merge, pack, pull, push, subset, update, verify
+from packer import merge, pack, pull, push, subset, update, verify
 from packer.cli.app import run
+from packer.store.state import check_finished
 from reader import MemmapDataset
+from reader.format.errors import IncompleteStoreError
 
 Command = Callable[[Path, str], Any]
 
@@ -82,8 +84,8 @@ def test_an_interrupted_pack_names_the_folder_that_its_images_were_in(
     make_tree(root / "far/images", classes=3, each=2)
     monkeypatch.chdir(root)
     interrupted(pack, "link/../images", root / "out", inputs=0, size=16, workers=1)
-    with pytest.raises(PackError, match=rf"Resume with: pack\('{root}/far/images', "):
-        pack("link/../images", root / "out", size=16)
+    with pytest.raises(IncompleteStoreError, match=rf"Resume with: pack\('{root}/far/images', "):
+        check_finished(root / "out.packing")
 
 
 @pytest.mark.parametrize("way", ["plain", "percent"])

@@ -192,12 +192,12 @@ def test_a_killed_pack_of_own_sizes_resumes_to_the_same_bytes(images: Path, tmp_
     # what a crash left behind the committed blocks, and would be there still if the rest were shorter
     with open(tmp_path / "out.packing" / PIXELS, "ab") as file:
         file.write(b"left from before" * 1000)
-    report = pack(images, out, fit="none", max_size=70, resume=True)
+    report = pack(images, out, fit="none", max_size=70)
     assert (report.rows, report.has_own_sizes) == (24, True)
     assert store_bytes(out) == store_bytes(tmp_path / "full")
-    assert pack(images, out, fit="none", max_size=70, resume=True).resumed_from == 24
+    assert pack(images, out, fit="none", max_size=70).resumed_from == 24
     with pytest.raises(RuntimeError, match=r"is finished, but with other options \(with max_size=70, now without\)"):
-        pack(images, out, fit="none", resume=True)
+        pack(images, out, fit="none")
 
 
 def test_a_pack_continues_though_its_sources_grew_meanwhile(
@@ -208,7 +208,7 @@ def test_a_pack_continues_though_its_sources_grew_meanwhile(
 
     interrupted(pack, images, tmp_path / "out", fit="none", workers=1, inputs=1)
     photo(900, 700, 1).save(images / "class2/007.jpg")
-    report = pack(images, tmp_path / "out", fit="none", resume=True)
+    report = pack(images, tmp_path / "out", fit="none")
     assert 0 < report.resumed_from < 24
     assert MemmapDataset(tmp_path / "out", as_tuple=False)[23].pixels.shape == (700, 900, 3)
 
@@ -240,7 +240,7 @@ def test_the_room_is_known_by_headers_before_decoding(
     needed = int(re.search(r"needs (\d+) more bytes", str(full.value)).group(1))
     assert 299008 < needed < 299008 + 50_000
     monkeypatch.undo()
-    pack(images, tmp_path / "out", fit="none", resume=True)
+    pack(images, tmp_path / "out", fit="none")
     assert (tmp_path / "out" / PIXELS).stat().st_size == 299008
 
 

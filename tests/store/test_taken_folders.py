@@ -94,7 +94,7 @@ PULLING: dict[str, Callable[..., bool]] = {
 }
 COMMANDS = {
     "pack": _packs(),
-    "pack --resume": _packs("interrupted_pack", resume=True),
+    "pack, continued": _packs("interrupted_pack"),
     "pack --overwrite": _packs("mine", overwrite=True),
     "pack --part": Command(
         "",
@@ -230,6 +230,6 @@ def test_of_two_commands_the_one_whose_folder_was_renamed_ends_with_one_line_and
     assert verify(out).problems == []
     out.rename(tmp_path / "theirs")
     moved.rename(stage)
-    assert subprocess.run([*words, "--resume", "--quiet"], check=False, timeout=300).returncode == 0
+    assert subprocess.run([*words, "--quiet"], check=False, timeout=300).returncode == 0
     pack(images, tmp_path / "fresh", size=32, workers=1)
     assert store_bytes(out) == store_bytes(tmp_path / "fresh")

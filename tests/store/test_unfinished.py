@@ -33,14 +33,14 @@ BEGUN = (
         (
             BEGUN,
             "its pack is at 24 of 50 images, 23 rows written, interrupted or still running."
-            " Resume with: pack IMAGES {out} --resume\n",
+            " Resume with: pack IMAGES {out}\n",
         ),
         (
             BEGUN[:1],
             "its pack is at 0 of 50 images, 0 rows written, interrupted or still running."
-            " Resume with: pack IMAGES {out} --resume\n",
+            " Resume with: pack IMAGES {out}\n",
         ),
-        ((), "its pack is at its very start, interrupted or still running. Resume with: pack IMAGES {out} --resume\n"),
+        ((), "its pack is at its very start, interrupted or still running. Resume with: pack IMAGES {out}\n"),
     ],
     ids=["blocks", "header", "empty"],
 )
@@ -60,8 +60,8 @@ def test_of_a_store_that_is_replaced_info_says_how_far_that_is(
     out = tmp_path / "out"
     pack(images, out, size=16)
     for change, options, command in (
-        (pack, {"size": 32, "overwrite": True}, f"pack {images} {out} --size 32 --resume"),
-        (update, {}, f"pack update {images} {out} --resume"),
+        (pack, {"size": 32, "overwrite": True}, f"pack {images} {out} --size 32"),
+        (update, {}, f"pack update {images} {out}"),
     ):
         interrupted(change, images, out, **options, workers=1)
         assert run(["info", str(tmp_path / "out.packing")]) == 1
@@ -189,7 +189,7 @@ def test_of_splits_info_names_the_part_that_one_lacks(
     said = capsys.readouterr().err
     assert f"{out / 'val'} is incomplete: its parts are not sealed: 0 of 1 are packed" in said
     assert said.endswith(
-        f"When all are: pack seal {out}. Continue with: pack {splits} {out} --size 32 --part 1/1 --resume\n"
+        f"When all are: pack seal {out}. Continue with: pack {splits} {out} --size 32 --part 1/1\n"
     )
 
 
@@ -211,7 +211,7 @@ def _damaged(stage: Path, header: dict[str, object]) -> None:
     (stage / JOURNAL).write_bytes(b"%08x %b\n" % (zlib.crc32(text), text))
 
 
-@pytest.mark.parametrize("words", [("build",), ("build", "--resume"), ("build", "--overwrite")])
+@pytest.mark.parametrize("words", [("build",), ("build", "--overwrite")])
 def test_where_a_journal_cannot_be_continued_what_it_says_to_do_helps(
     words: tuple[str, ...], images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

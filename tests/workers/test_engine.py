@@ -158,7 +158,7 @@ def test_a_signal_to_all_while_headers_are_read_is_handled_by_the_command_alone(
     finally:
         _, errors = process.communicate(timeout=300)
     assert "Traceback" not in errors
-    assert errors.strip() == f"pack: interrupted. To continue: pack {images} {tmp_path / 'out'} --resume"
+    assert errors.strip() == f"pack: interrupted. To continue: pack {images} {tmp_path / 'out'}"
 
 
 @pytest.mark.usefixtures("delivered_signals")

@@ -90,14 +90,9 @@ from packer.options import CHANNELS, ENGINES, FITS, RESAMPLES, PackOptions
     help="Reject images whose header claims more.",
 )
 @click.option(
-    "--resume",
-    is_flag=True,
-    help="Begin, continue an interrupted pack, or confirm a finished store of the same inputs and options.",
-)
-@click.option(
     "--overwrite",
     is_flag=True,
-    help="Replace an existing store; with --resume: begin or continue that, unless OUT is what is asked for.",
+    help="Replace an existing store, unless OUT is what is asked for.",
 )
 @click.option(
     "--part",
@@ -122,7 +117,7 @@ def build(
     .parquet table, one or more tars, a zip, or - for a list of paths on standard input. Broken images are skipped, recorded
     and summed up.
 
-    OUT is there once it is finished. Until then its pack is in OUT.packing: the same line with --resume continues it, pack info
+    OUT is there once it is finished. Until then its pack is in OUT.packing: the same line continues it, pack info
     OUT.packing says how far it is, and rm -rf OUT.packing gives up.
 
     Examples:
@@ -137,9 +132,8 @@ def build(
         find photos -name '*.jpg' -print0 | pack -0 out/ --fit none --max-size 512 --root photos
         pack train.csv out/ --fit none --max-size 512 --root photos/ --path-column id --extension .jpg --target-column label
         pack shard-*.tar out/ --fit none --max-size 512
-        pack images/ out/ --fit none --max-size 512 --resume
-        pack s3://bucket/images out/ --size 224
-        pack images/ out/ --fit none --max-size 512 --part 2/8 --resume
+          pack s3://bucket/images out/ --size 224
+        pack images/ out/ --fit none --max-size 512 --part 2/8
         pack photos/ out/ --size 320 --fit pad --boxes instances.json
         pack photos/ out/ --size 320 --fit pad --masks annotations/ --mask-values 0,255
     """

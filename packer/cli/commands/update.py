@@ -24,7 +24,6 @@ from packer.cli.progress import ProgressBar
     metavar="N|P%",
     help="Refuse where more rows of a store would be gone.  [default: 10%, at least 10, not all]",
 )
-@click.option("--resume", is_flag=True, help="Begin, continue an interrupted update, or find that OUT is up to date.")
 @RUN
 def update(
     images: tuple[str, ...], out: str, nul: bool, profile: bool, as_json: bool, quiet: bool, **options: Any

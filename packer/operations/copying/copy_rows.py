@@ -11,7 +11,9 @@ import dataclasses
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from packer.errors import OptionsError
 from packer.inputs.samples import Inputs
@@ -30,6 +32,13 @@ from reader.format.check import check_store
 from reader.format.manifest import Manifest
 
 
+@dataclass(frozen=True, kw_only=True)
+class _CopyOptions(OutputOptions):
+    """A copy is made at once: an OUT that is there, finished or not, is another command's."""
+
+    continues: ClassVar[bool] = False
+
+
 def copy_plans(plans: Mapping[str, CopyPlan], out: Path, *, overwrite: bool) -> PackReport:
     """Make the store OUT of the plan "", or OUT/<split> of the plan of each split.
 
@@ -42,7 +51,7 @@ def copy_plans(plans: Mapping[str, CopyPlan], out: Path, *, overwrite: bool) -> 
     if "" not in plans:
         check_takes_splits(out, f"the splits {', '.join(plans)} cannot be put into it")
     guard_standard_streams()
-    options, to = OutputOptions(overwrite=overwrite), Folder(out)
+    options, to = _CopyOptions(overwrite=overwrite), Folder(out)
     check_destination([], out)
     to.check(options, [*plans])
     for split, plan in plans.items():

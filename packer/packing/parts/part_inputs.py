@@ -33,8 +33,7 @@ def check_siblings(out: Path, part: Part, header: journals.Header) -> None:
 
 def block_inputs_in_progress(out: Path, part: Part, options: OutputOptions) -> int | None:
     """Return how many inputs a block has in the parts of OUT that are there; None where none is, or this one alone, again."""
-    resumes = options.resume and not options.overwrite
-    headers = (journals.read_header(other.folder(out)) for other in started_parts(out) if other != part or resumes)
+    headers = (journals.read_header(other.folder(out)) for other in started_parts(out) if other != part or not options.overwrite)
     return next((header.block_inputs for header in headers), None)
 
 
