@@ -58,45 +58,11 @@ class Tuning:
     # second.
     source_requests: int = 32
 
-    # -- packing to a URL, and from one
-
-    # Objects sent at once; each is in memory, 8 MiB as a rule.
-    uploads_at_once: int = 8
-    # Seconds between the tries of a request that writes, each shortened by up to a half: half a minute of a server that is
-    # throttling.
-    upload_pause_seconds: tuple[float, ...] = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-    # Bytes of a block that is pulled that are in memory at once.
-    pulled_piece_bytes: int = 32 << 20
-
     # -- the command
 
     # In a log: a line for each such share of a stage, but none more often than this, so that a short command says nothing.
     log_line_share: float = 0.1
     log_line_seconds: float = 5.0
-
-    # -- the format
-
-    # The largest manifest that is fetched; all of it is in memory: this is that of 70 TB.
-    fetched_manifest_bytes: int = 256 << 20
-    # The largest object in storage. A block of rows with sizes of their own may be many times 8 MiB, and is in memory while it is
-    # sent.
-    object_bytes: int = 64 << 20
-
-    # -- the cache of a URL
-
-    # Requests in progress at most. At 80 MB/s each, as object storage gives one connection, they fill a link of 10 Gbit/s. On a
-    # link of 200 MB/s 32 of them, a window of shuffle="block", ended together and left it idle: 1.20 times the time of the same
-    # ranges alone, not 1.04 (three and two epochs, 2 cores, 2026-11-27).
-    requests_at_once: int = 16
-    # Bytes of one request, where neighbors are wanted: below 8 MiB the time to the first byte counts, above 16 nothing is gained.
-    request_bytes: int = 16 << 20
-    # The most bytes of requests in progress and of answers that are being written, together.
-    requests_held_bytes: int = requests_at_once * request_bytes
-    # A store that the cache has all of is asked for so long, then opened as it is there: a node without a network waits no
-    # longer.
-    cached_store_seconds: float = 5.0
-    # How long a fetcher that nobody asks any more is waited for.
-    fetcher_end_seconds: float = 5.0
 
     # -- loading
 
@@ -118,8 +84,6 @@ class Tuning:
     stream_ahead_bytes: int = 128 << 20
     # A thread that was started runs within milliseconds; one whose start was interrupted may never.
     feeder_start_seconds: float = 1.0
-    # Between two lines of the log about what comes from a cache.
-    cache_log_seconds: float = 60.0
 
     # -- memory
 

@@ -26,13 +26,12 @@ from reader.format.filesystem import identity
 from reader.format.manifest import MANIFEST, PIXELS
 from reader.format.row_values import RowValues
 from reader.format.tensors import NEEDS_RAW, TensorSpec
-from reader.memory.places import InFile, InMemory, Memory, Place
+from reader.memory.places import InFile, InMemory, Memory, Place, Remote
 from reader.memory.raw_file import RawFile
 from reader.memory.row_table import Columns, RowTable, row_of, row_table
 from reader.memory.spans import Bytes, Layout, Spans, equal_spans, reads_of
 from reader.memory.text_file import TextFile
 from reader.memory.threads import Copies
-from reader.remote.presence import RemoteStore
 from reader.rows import Rows
 from reader.store import Batch, RaggedBatch, map_tensor, names_targets, store_of
 
@@ -74,8 +73,7 @@ class OpenedStore:
     table: what its rows are.
     pixels: the file of pixels, mapped: uint8[n].
 
-    Of a remote store, path is its folder in the cache. Until that is complete, pixels are read from `place` alone, which brings
-    them there first, and all that is given is a copy.
+    Of a remote store, path is its folder in the cache: pixels are read from `place` alone, and all that is given is a copy.
 
     Raises:
         StoreError: path is not a finished, undamaged store.
@@ -84,37 +82,32 @@ class OpenedStore:
     # where texts of rows are read from, where they have any
     text_file: TextFile | None = None
 
-    def __init__(self, path: Path, remote: RemoteStore | None = None) -> None:
+    def __init__(self, path: Path, remote: Remote | None = None) -> None:
         self.path, self.remote = path, remote
-        # in a small cache each block has a file of its own
-        is_small = remote is not None and remote.folder.is_small
         is_one_store = False
         # another store may take this one's name meanwhile: the rows of the one must not go with the targets of the other
         while not is_one_store:
             before = identity(path / MANIFEST)
             try:
-                self.manifest = check_store(path) if remote is None else remote.folder.manifest
+                self.manifest = check_store(path) if remote is None else remote.manifest
                 inside = self.manifest.tensor_paths()
                 paths = {name: path / file for name, file in inside.items()}
-                self.files = {name: RawFile(file, past_cache=False) for name, file in paths.items()}
+                here = {name: file for name, file in paths.items() if remote is None or name != "pixels"}
+                self.files = {name: RawFile(file, past_cache=False) for name, file in here.items()}
                 self.text_file = TextFile.of(path, self.manifest) if self.manifest.texts else None
                 tensors = {name: spec for name, spec in self.manifest.tensors.items() if name != "pixels"}
                 columns = {
                     name: FileColumn(paths[name], self.files[name], spec, (self.manifest.rows, *spec.row_shape))
                     for name, spec in tensors.items()
                 }
-                mapped = None if is_small else map_tensor(paths["pixels"], torch.uint8, (self.file_bytes,))
+                mapped = None if remote else map_tensor(paths["pixels"], torch.uint8, (self.file_bytes,))
             except (StoreError, OSError):  # some files may be of one store and some of the other
                 if before == identity(path / MANIFEST):
                     raise
                 continue
             is_one_store = before == identity(path / MANIFEST)
         self.pixels: Bytes | None = None if mapped is None else mapped.numpy()
-        self._sizes = [
-            (file, self.manifest.files[inside[name]].size_bytes)
-            for name, file in self.files.items()
-            if not (is_small and name == "pixels")
-        ]
+        self._sizes = [(file, self.manifest.files[inside[name]].size_bytes) for name, file in self.files.items()]
         frames = columns.pop("frames", None)
         self._columns = columns
         self.table = row_table(
@@ -125,19 +118,14 @@ class OpenedStore:
         self._values = RowValues(self.manifest)
         self._checked = self._values.tensors
 
-    @property
-    def at_url(self) -> RemoteStore | None:
-        """The store at a URL, as long as its cache may lack pixels; None: all of them are on this machine, and stay."""
-        return None if self.remote is None or self.remote.is_complete else self.remote
-
     def pixel_path(self) -> Path:
-        """Return what opens its files of pixels again, whatever has their names by now; all of a remote store is fetched.
+        """Return what opens its files of pixels again, whatever has their names by now.
 
         Raises:
-            StoreError: cache_size is too small for that, or something cannot be had.
+            StoreError: they are at a URL.
         """
         if self.remote is not None:
-            self.remote.complete()
+            raise StoreError(f"{self.remote} is at a URL, and views are of files here. Copy it first: pack pull URL OUT")
         return self.files["pixels"].opened
 
     def check_files(self) -> None:
@@ -241,7 +229,7 @@ class OpenedStore:
     def slice(self, start: int, stop: int) -> Batch:
         """Return rows [start, stop), one at least, as views that share nothing with what batches are copied from.
 
-        Of a remote store that is not all in its cache, and of compressed rows, a copy.
+        Of a remote store, and of compressed rows, a copy.
 
         Raises:
             StoreError: a file was cut short. One that is cut later ends the process that reads the view (SIGBUS).
@@ -250,7 +238,7 @@ class OpenedStore:
 
     def _sliced(self, start: int, stop: int) -> Batch:
         rows = np.arange(start, stop)
-        if not self.table.is_raw or self.at_url is not None:
+        if not self.table.is_raw or self.remote is not None:
             return self._gathered(rows, own_memory, reads_files=False)
         self.check_files()
         # as they are on disk: a user can write to a view
@@ -305,8 +293,8 @@ class OpenedStore:
 
     def place(self, *, reads_files: bool = False) -> Place:
         """Return where pixels are now; reads_files: they are read, where the file is here, not copied from its mapping."""
-        if (remote := self.at_url) is not None:
-            return InFile(remote)
+        if self.remote is not None:
+            return InFile(self.remote)
         # frames are read: what is unpacked is much more, and no page of the store is mapped for it
         is_read = system.has_preadv() and (reads_files or not self.table.is_raw)
         return InFile(self.files["pixels"]) if is_read else self.in_memory()

@@ -12,7 +12,7 @@ from reader.format.errors import StoreError
 from reader.format.filesystem import identity
 from reader.format.manifest import MANIFEST, SAMPLES, Manifest, read_manifest
 from reader.format.samples import read_line, read_samples
-from reader.remote.presence import RemoteStore
+from reader.memory.places import Remote
 
 
 class Sources:
@@ -21,7 +21,7 @@ class Sources:
     Each use raises StoreError if the store at its path is another one by now: its pixels stay open, this file does not.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, remote: RemoteStore | None = None) -> None:
+    def __init__(self, path: Path, manifest: Manifest, remote: Remote | None = None) -> None:
         self._path, self._manifest, self._remote = path, manifest, remote
         # the file of the manifest that was compared last; of a store at a URL None: its folder in the cache stays
         self._checked: tuple[int, int, int] | None = None
@@ -48,7 +48,7 @@ class Sources:
     @functools.cached_property
     def _blocks(self) -> tuple[list[int], list[Block]]:
         self._check()
-        blocks = read_blocks(self._path if self._remote is None else self._remote.folder.inside)
+        blocks = read_blocks(self._path)
         return [block.start for block in blocks], blocks
 
     def _check(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from reader.format.manifest import MANIFEST, read_manifest
 from reader.format.shown import redacted, shown
 from reader.format.splits import meant
 from reader.format.urls import is_url
-from reader.remote.presence import RemoteStore
+from reader.memory.places import Remote
 
 
 def store_path(path: str | os.PathLike[str], split: str | None) -> Path:
@@ -47,12 +48,12 @@ def store_path(path: str | os.PathLike[str], split: str | None) -> Path:
 
 def remote_store(
     path: str | os.PathLike[str], split: str | None, cache: str | os.PathLike[str] | None, cache_size: int | str | None
-) -> RemoteStore | None:
+) -> Remote | None:
     """Return the store at a URL, or of one of its splits, through a cache; None if path is not a URL.
 
     Raises:
         ValueError: a URL without a cache, a cache without a URL, or an argument is none.
-        StoreError: as `RemoteStore`.
+        StoreError: there is no store at the URL, or it cannot be had.
     """
     if not is_url(path):
         if cache is not None or cache_size is not None:
@@ -60,7 +61,11 @@ def remote_store(
         return None
     if cache is None:
         raise ValueError(f"{redacted(str(path))} needs cache=FOLDER, on a local disk, where its blocks are kept.")
-    return RemoteStore(str(path) if split is None else f"{str(path).rstrip('/')}/{split}", cache, cache_size)
+    # the one place that knows the room, so that others do without it
+    opened: Remote = importlib.import_module("reader.remote.store").RemoteStore(
+        str(path) if split is None else f"{str(path).rstrip('/')}/{split}", cache, cache_size
+    )
+    return opened
 
 
 def _named(classes: Sequence[object]) -> str:

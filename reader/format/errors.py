@@ -11,14 +11,6 @@ class IncompleteStoreError(StoreError):
     """The folder holds a pack that has not finished."""
 
 
-class UnreachableError(StoreError):
-    """Requests failed for as long as they were retried."""
-
-
-class MissingObjectError(StoreError):
-    """There is no such object."""
-
-
 class MissingLibraryError(StoreError, ImportError):
     """What reads a store's frames is not installed."""
 
@@ -37,13 +29,6 @@ class PinnedMemoryError(RuntimeError):
 
 class TransferError(RuntimeError):
     """A batch did not get to the device."""
-
-
-# From here on for modules of ours alone: no caller sees these, but as the cause of another.
-
-
-class LibraryError(Exception):
-    """What a library said of a request, without credentials and bodies of answers: the cause of an error of ours."""
 
 
 def interrupt_behind(error: BaseException | None) -> BaseException | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from reader.format.errors import StoreError
-from reader.format.fields import TEXT, TEXTS, check_fields
+from reader.format.fields import TEXTS, check_fields
 from reader.format.shown import brief, shown
 
 FORMAT_NAME = "pixpack"
@@ -31,10 +31,6 @@ JPEG_ROWS = "jpeg-rows"
 # and of texts of rows, in a file of their own
 TEXT_COLUMNS = "text-columns"
 READER_FEATURES = (OWN_SIZES, OWN_MASKS, COMPRESSED_ROWS, JPEG_ROWS, TEXT_COLUMNS)
-# The feature of a manifest.json at a URL that names a store in a folder of its own, for `pack pull`; no folder on a disk has it.
-GENERATIONS = "generations"
-# and of one whose pixels are there as objects of their own
-BLOCK_OBJECTS = "block-objects"
 
 _MOST_VERSION = 1 << 31
 _FEATURES_NAMED = 3
@@ -117,12 +113,6 @@ def check_version(head: Mapping[str, Any]) -> None:
         )
     check_fields("the manifest", head, {"reader_features": TEXTS})
     features = head["reader_features"]
-    if GENERATIONS in features:
-        check_fields("the manifest", head, {"generation": TEXT})
-        raise StoreError(
-            f"it is that of a URL, whose store is in {shown(head['generation'], most=60)}, as pack push --overwrite leaves it."
-            " Open that folder, or copy the store by: pack pull URL OUT"
-        )
     unknown = [name for name in features if name not in READER_FEATURES]
     if unknown:
         named = ", ".join(shown(name, most=60) for name in unknown[:_FEATURES_NAMED])

@@ -71,8 +71,6 @@ MANIFEST = "manifest.json"
 SAMPLES = "samples.jsonl"
 REJECTED = "rejected.jsonl"
 PIXELS = "_tensordict/pixels.memmap"
-# In the folder of a store in a cache, see `reader/remote/folder.py`.
-CACHED = ".remote/manifest.json"
 
 EXTRA_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
@@ -462,11 +460,6 @@ def _no_manifest(root: Path) -> StoreError:
     children = [name for name in ROLES if (root / name / MANIFEST).is_file()]
     if children and not is_stage(root):
         return StoreError(f"{root} holds {len(children)} stores. Open one of them: {root / children[0]}")
-    if (root / CACHED).is_file():
-        return IncompleteStoreError(
-            f"{root} is the cache of a store at a URL, and not complete."
-            f" Open it by MemmapDataset(URL, cache={str(root.parent)!r})."
-        )
     if any(os.path.isdir(stage / FOLDER) for stage in stages(root)):
         return IncompleteStoreError(
             f"{root} is incomplete: what makes it is still running, or was interrupted."

@@ -23,7 +23,6 @@ from reader.device.resident import Resident
 from reader.device.transfer import CudaCopier
 from reader.loading.finish import Finish, Unfinished
 from reader.loading.iteration import Group
-from reader.loading.remote_ahead import RemoteAhead, check_order
 from reader.memory.places import Place
 from reader.memory.read_ahead import AHEAD_SHARE, ReadAhead
 from reader.memory.residency import choose, is_cold
@@ -53,7 +52,6 @@ def gathering_of(plan: EpochPlan, device: torch.device, asked: str, *, prefetch:
         raise ValueError("residency 'gpu' needs device='cuda'.")
     chosen = choose(asked, len(dataset) * dataset.manifest.row_bytes)
     _log.info("%s: order %s, %s, residency %s", dataset.path, plan.orders.name, plan.ranks, chosen)
-    check_order(plan)
     resident = Resident(dataset, device) if chosen == "gpu" else None
     return Gathering(dataset, device, prefetch=prefetch, residency=chosen, resident=resident)
 
@@ -94,8 +92,8 @@ class Gathering:
         if self.resident is not None:
             return self.resident.place
         store, manifest = self._dataset.opened_store, self._dataset.manifest
-        if (remote := store.at_url) is not None:
-            return RemoteAhead(plan, remote)
+        if store.remote is not None:
+            return store.remote.place(plan)
         past_cache = self.residency == "disk"
         if not past_cache and not is_cold(store.pixel_path(), store.file_bytes):
             return store.in_memory(is_streamed=True)

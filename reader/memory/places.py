@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from reader.format.manifest import Manifest
 from reader.memory.spans import Bytes, CopyPart, Read, Spans, begin_copy, laid_out, reads_of
 from reader.memory.threads import Copies
 from reader.rows import Rows, Steps
@@ -20,6 +22,22 @@ class ByteReader(Protocol):
 
     def read(self, memory: memoryview, reads: Sequence[Read], /) -> None:
         """Bring bytes to their places in memory."""
+
+
+class Remote(ByteReader, Protocol):
+    """A store at a URL, as `reader.remote` reads it through a folder on a local disk.
+
+    root: that folder, with the store's files but its pixels.
+    """
+
+    root: Path
+    manifest: Manifest
+
+    def file(self, name: str) -> Path:
+        """Return the path of a file that opening does not need, now that it is there."""
+
+    def place(self, plan: Any) -> Place:
+        """Return where the rows of a pass are read from, by its `EpochPlan`, which rests on this module."""
 
 
 class Located(NamedTuple):

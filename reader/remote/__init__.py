@@ -1,5 +1,5 @@
-"""A store in object storage, read through a cache on a local disk: which blocks are there, and how they come there.
+"""A store at a URL, read through a folder on a local disk that keeps some of its blocks.
 
-Knows the format and files; nothing of torch. `presence.py` is what a training process holds, `fetcher.py` the program that
-fetches for it, since the library that carries the bytes does not survive a fork.
+`store.py` is what a reading process holds, `fetcher.py` the program that fetches for it. The room knows the format, spans of
+bytes and the plan of a pass; one line of `reader.dataset.splits` knows the room.
 """

@@ -1,113 +1,289 @@
-"""The program that fetches for one training process, by `main`: a question a line, an answer a line.
-
-A process of its own, since obstore's runtime does not survive a fork, and DataLoader's workers are forks. It ends with its
-parent, whatever ends that one, and leaves nothing that others wait for.
-"""
+"""The program that fetches for one process: a question a line, an answer a line; see `store.py`. It ends with its parent."""
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
+import fcntl
+import hashlib
 import json
 import os
+import re
 import signal
 import sys
 import threading
 import time
+import zlib
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from reader.format.blocks import parse_content
 from reader.format.errors import StoreError
-from reader.format.fields import Json
-from reader.remote.block_files import StoreFile
-from reader.remote.blocks import BlockFetcher
-from reader.remote.folder import CacheFolder, check_cache_size
-from reader.remote.opening import Source, prepared
-from reader.remote.presence import encode_error
+from reader.format.filesystem import size_text
+from reader.format.manifest import MANIFEST, PIXELS, REJECTED, SAMPLES, FileEntry
+from reader.format.shown import redacted
+from reader.format.urls import file_path
+from reader.remote.blocks import Blocks, folder_of
 
-# Nothing waits for what a fetcher without a parent does in that time.
-_PARENT_LOOK_SECONDS = 1.0
-_QUESTIONS = 4
+_REQUESTS = 16
+# Pauses between the tries of a request, in seconds.
+_PAUSES = (0.2, 1.0, 5.0)
+_CLIENT = {"connect_timeout": "10s", "read_timeout": "20s", "timeout": "120s"}
+# Access is denied, the object ends before the range, or there are no keys and no machine of a cloud has any.
+_FINAL = re.compile(r"status code: (401|403|416)|169\.254\.169\.254")
+_LOOK_SECONDS = 0.01
+# In a cache of fewer, blocks in progress would push out those that are read next.
+_FEWEST_BLOCKS = 8
+# Of a cache that is too full, this share is freed at a time: each look lists the folder.
+_FREED = 1 / 16
+# All of a manifest is in memory: this is that of 70 TB.
+_MOST_MANIFEST_BYTES = 256 << 20
+_PIECE_BYTES = 8 << 20
+# Bytes of the file of locks: one is for opening, one for the bound, and one from there on for each block.
+_OPENING, _ROOM, _BLOCK = 0, 1, 2
 
 
-class Session:
-    """Answers the questions of one process about one store: each is a method's name with its arguments."""
+class Fetcher:
+    """Fetches files and blocks of one store; each method without an underscore answers a question."""
 
-    def __init__(self) -> None:
-        self._opened: tuple[CacheFolder, Source] | None = None
-        self._limit: int | None = None
-        self._blocks: BlockFetcher | None = None
-        self._making = threading.Lock()
+    def open(self, given: list[Any]) -> str:
+        """Bring what opening needs into the cache; returns the store's folder there.
 
-    def open(self, url: str, cache: str, limit: int | None, digest: str | None, in_small: bool | None) -> Json:
-        """Bring what opening needs into the cache; returns the folder, and which file of marks it has."""
-        root, source = prepared(url, Path(cache), digest, limit, in_small=in_small)
-        folder = CacheFolder(root)
-        if folder.is_small:
-            check_cache_size(folder, limit)
-        self._opened, self._limit = (folder, source), limit
-        if isinstance(folder.table, StoreFile) and folder.table.has_all:
-            self.blocks.seal()
-        return [str(root), folder.table.identity]
+        Raises:
+            StoreError: there is no store at the URL, another one than was opened before, or the cache is too small.
+        """
+        url, cache, self._limit, digest = given
+        self._store = _connected(url)
+        root = folder_of(cache, digest)
+        if not digest or not (root / MANIFEST).exists():
+            head = self._get(MANIFEST, 0, _MOST_MANIFEST_BYTES)
+            manifest, _ = parse_content(bytes(head), Path(MANIFEST))
+            if digest not in ("", manifest.digest):
+                raise StoreError("another store was pushed there since this dataset was opened. Open it again.")
+            root = folder_of(cache, manifest.digest)
+            (root / "blocks").mkdir(parents=True, exist_ok=True)
+            with _Locks(root).held(_OPENING):
+                for name in manifest.files.keys() - {PIXELS, SAMPLES, REJECTED}:
+                    self._bring(root, name, manifest.files[name])
+                _write(_part_of(root / MANIFEST), [head])
+                os.replace(_part_of(root / MANIFEST), root / MANIFEST)
+        self._blocks, self._locks = Blocks(root), _Locks(root)
+        largest, requests = self._blocks.largest_bytes, _REQUESTS
+        if self._limit is not None:
+            if self._limit < _FEWEST_BLOCKS * largest:
+                least = size_text(_FEWEST_BLOCKS * largest)
+                raise StoreError(
+                    f"cache_size is {size_text(self._limit)}, expected {_FEWEST_BLOCKS} blocks or more: {least}."
+                )
+            # what is in progress takes a quarter of the cache at most
+            requests = min(_REQUESTS, self._limit // (4 * largest))
+        self._pool, self._coming, self._guard = (
+            ThreadPoolExecutor(requests),
+            dict[int, Future[None]](),
+            threading.Lock(),
+        )
+        return str(root)
 
-    @property
-    def blocks(self) -> BlockFetcher:
-        """Fetches blocks; created when the first is wanted."""
-        assert self._opened is not None
-        with self._making:
-            if self._blocks is None:
-                self._blocks = BlockFetcher(*self._opened, self._limit)
-            return self._blocks
+    def begin(self, blocks: list[int]) -> str:
+        """Begin to fetch blocks."""
+        for block in blocks:
+            self._started(block)
+        return ""
 
-    def close(self) -> None:
-        """Finish the blocks that were fetched last."""
-        if self._blocks is not None:
-            with contextlib.suppress(StoreError, OSError):
-                self._blocks.seal()
+    def fetch(self, blocks: list[int]) -> str:
+        """Fetch blocks, and wait."""
+        for coming in [*map(self._started, blocks)]:
+            coming.result()
+        return ""
 
-    def answer(self, ask: str, reached: int = 0, **values: Any) -> Json:
-        """Do what is asked; reached: where the reader is in the planned order."""
-        if reached:
-            self.blocks.reach(reached)
-        asked = self if ask == "open" else self.blocks
-        answer: Json = getattr(asked, ask)(**values)
-        return answer
+    def file(self, name: str) -> str:
+        """Fetch a file of the store."""
+        with self._locks.held(_OPENING):
+            self._bring(self._blocks.root, name, self._blocks.manifest.files[name])
+        return ""
+
+    def _started(self, block: int) -> Future[None]:
+        with self._guard:
+            if block not in self._coming:
+                self._coming[block] = self._pool.submit(self._fetch, block)
+            return self._coming[block]
+
+    def _fetch(self, block: int) -> None:
+        path, start, stop = self._blocks.path(block), *self._blocks.starts[block : block + 2]
+        try:
+            # what another process fetches is there once its lock is free
+            with self._locks.held(_BLOCK + block):
+                while not path.exists():
+                    self._reserve(_part_of(path), stop - start)
+                    data = self._get(PIXELS, start, stop)
+                    if len(data) != stop - start or zlib.crc32(data) != self._blocks.crcs[block]:
+                        raise StoreError(
+                            f"block {block} of its pixels is not what its manifest says. Push the store again."
+                        )
+                    # where programs of other bounds share the cache, a part may be removed as the oldest file
+                    _write(_part_of(path), [data])
+                    with self._guard, self._locks.held(_ROOM), contextlib.suppress(FileNotFoundError):
+                        os.replace(_part_of(path), path)
+        finally:
+            with self._guard:
+                del self._coming[block]
+
+    def _reserve(self, part: Path, size_bytes: int) -> None:
+        """Make the file of a block in progress, which counts in the bound, and remove what was used longest ago for it."""
+        with self._guard, self._locks.held(_ROOM):
+            if self._limit is not None and self._locks.added(size_bytes) > self._limit:
+                self._locks.set_used(size_bytes + self._freed(part.parent, self._limit * (1 - _FREED) - size_bytes))
+            with open(part, "wb") as file:
+                file.truncate(size_bytes)
+
+    def _freed(self, folder: Path, most_bytes: float) -> int:
+        """Remove the files of blocks that were used longest ago; returns the bytes of those that are left."""
+        there = list[tuple[int, int, str]]()
+        for entry in os.scandir(folder):
+            # a reader removes what a disk has cut short
+            with contextlib.suppress(FileNotFoundError):
+                there.append((entry.stat().st_mtime_ns, entry.stat().st_size, entry.path))
+        left = sum(size for _, size, _ in there)
+        for _, size, path in sorted(there):
+            if left <= most_bytes:
+                break
+            Path(path).unlink(missing_ok=True)
+            left -= size
+        return left
+
+    def _bring(self, root: Path, name: str, entry: FileEntry) -> None:
+        """Have a file of the store in the cache, for whoever holds the lock of opening."""
+        if (root / name).exists():
+            return
+
+        def checked() -> Iterator[memoryview]:
+            digest = hashlib.sha256()
+            for start in range(0, entry.size_bytes, _PIECE_BYTES):
+                data = self._get(name, start, min(start + _PIECE_BYTES, entry.size_bytes))
+                digest.update(data)
+                yield data
+            if f"sha256:{digest.hexdigest()}" != entry.digest:
+                raise StoreError(f"{name} is not what its manifest says. Push the store again.")
+
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        _write(_part_of(root / name), checked())
+        os.replace(_part_of(root / name), root / name)
+
+    def _get(self, name: str, start: int, stop: int) -> memoryview:
+        """Return bytes [start, stop) of an object, fewer at its end; tries again what may pass."""
+        import obstore
+
+        for pause in (*_PAUSES, None):
+            try:
+                found = obstore.get(self._store, name, options={"range": (start, stop)})
+                # one chunk, as more than that is too much: a stranger's server sends what it likes, and without an end
+                return memoryview(next(found.stream(min_chunk_size=stop - start + 1), b""))[: stop - start]
+            except FileNotFoundError:
+                raise StoreError(
+                    f"there is no {name}. Expected a store that was pushed there: pack push OUT URL"
+                ) from None
+            except Exception as e:  # obstore has errors of its own
+                if pause is None or _FINAL.search(str(e)):
+                    raise StoreError(
+                        f"{name} cannot be read: {_words(e)}. Look at the URL, the network and the keys."
+                    ) from None
+                time.sleep(pause)
+        raise AssertionError
+
+
+class _Locks:
+    """A file of locks in the folder of a store, a byte each, which the kernel frees when their process dies.
+
+    They are tried, and looked at again, never waited for. A wait is of a process, not of a thread: two processes of which each
+    holds one block and waits for the other's are a deadlock to the kernel (EDEADLK), though other threads would free both.
+
+    The file also counts the bytes of blocks: more than there are where some were removed by hand, until the next look.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._file = os.open(root / "locks", os.O_RDWR | os.O_CREAT, 0o666)
+
+    @contextlib.contextmanager
+    def held(self, byte: int) -> Iterator[None]:
+        """Hold a lock; of the threads of this process one may ask for it."""
+        while not self._taken(byte):
+            time.sleep(_LOOK_SECONDS)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1, byte)
+
+    def added(self, size_bytes: int) -> int:
+        """Count further bytes, and return all; for whoever holds _ROOM."""
+        used = int(os.pread(self._file, 32, 0) or 0) + size_bytes
+        self.set_used(used)
+        return used
+
+    def set_used(self, used: int) -> None:
+        """Set what `added` counts from."""
+        os.pwrite(self._file, b"%32d" % used, 0)
+
+    def _taken(self, byte: int) -> bool:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
+            return True
+        return False
+
+
+def _connected(url: str) -> Any:
+    """Return what obstore reads a URL by; nothing is asked of a network."""
+    try:
+        from obstore.store import LocalStore, from_url
+    except ImportError:
+        raise StoreError("it needs obstore, which is not installed: pip install 'pixpack[remote]'") from None
+    try:
+        if url.startswith("file:"):
+            return LocalStore(file_path(url))
+        # plain HTTP where the user names it: a server of this machine or cluster
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or url
+        client: Any = _CLIENT | {"allow_http": endpoint.startswith("http:")}
+        return from_url(url, client_options=client, retry_config={"max_retries": 0})
+    except Exception as e:  # obstore has errors of its own
+        raise StoreError(f"it cannot be opened: {_words(e)}.") from None
+
+
+def _words(error: Exception) -> str:
+    """Return the first line of an error of obstore, without credentials and the body of an answer."""
+    line = str(error).partition("\n")[0]
+    answer = re.match(r".*?status code: \d+[^:]*", line)
+    return redacted(answer[0] if answer else line)
+
+
+def _part_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.part")
+
+
+def _write(path: Path, pieces: Iterable[memoryview]) -> None:
+    """Write a file, and return when all of it is on the disk."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb") as file:
+        for data in pieces:
+            file.write(data)
+        file.truncate()
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def main() -> None:
-    """Answer questions until there are no more, or the parent is gone."""
-    # Ctrl-C is for the training program, which ends this one
+    """Answer questions until there are no more."""
+    # Ctrl-C is for the parent, which ends this one
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    session, answering = Session(), threading.Lock()
-
-    def reply(number: int, question: dict[str, Any]) -> None:
+    fetcher = Fetcher()
+    for line in sys.stdin:
+        ((ask, given),) = json.loads(line).items()
         try:
-            answer = {"answer": session.answer(**question)}
-        except BaseException as e:
-            answer = {"error": encode_error(e)}
-        with answering:
-            try:
-                print(json.dumps({"id": number} | answer), flush=True)
-            except BrokenPipeError:
-                # the process that asked was killed: exit, and write nothing to a terminal that others use
-                os._exit(0)
-
-    with concurrent.futures.ThreadPoolExecutor(_QUESTIONS) as pool:
-        for line in sys.stdin:
-            question = json.loads(line)
-            number = question.pop("id")
-            # a plan takes effect before the next question
-            if question["ask"] in ("prefetch", "plan"):
-                reply(number, question)
-            else:
-                pool.submit(reply, number, question)
-        session.close()
-        os._exit(0)
-
-
-def _end_with(parent: int) -> None:
-    """End this process when its parent has: a fork of that one may hold its end of the pipe."""
-    while os.getppid() == parent:
-        time.sleep(_PARENT_LOOK_SECONDS)
+            answer = {"answer": getattr(fetcher, ask)(given)}
+        except Exception as e:  # its parent raises it
+            answer = {"error": str(e) if isinstance(e, StoreError) else f"{type(e).__name__}: {e}"}
+        print(json.dumps(answer), flush=True)
+    # what is in progress has no name yet
     os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from conftest import Tune, interrupted, make_splits, make_tree, store_bytes
 
-from packer import OptionsError, PackError, SourceError, merge, pack, push, seal_parts, update
+from packer import OptionsError, PackError, SourceError, merge, pack, seal_parts, update
 from packer.cli.app import run
 from packer.store.out_folder import check_no_links
 from reader import MemmapDataset
@@ -196,18 +196,6 @@ def test_a_store_takes_no_pack_into_its_folder(images: Path, tmp_path: Path) -> 
         pack(images, tmp_path / "begun.packing" / "sub", size=16)
     pack(images, started, size=32)
     assert store_bytes(started) == before
-
-
-def test_the_first_message_on_a_store_with_generations_advises_no_overwrite_that_is_refused(
-    images: Path, tmp_path: Path
-) -> None:
-    for name, size in (("out", 16), ("other", 32)):
-        pack(images, tmp_path / name, size=size)
-    push(tmp_path / "out", str(tmp_path / "other"), overwrite=True)
-    with pytest.raises(
-        PackError, match=r"and generations, so that overwrite=True cannot replace it\. Choose another OUT"
-    ):
-        pack(images, tmp_path / "other", size=32)
 
 
 @pytest.mark.parametrize(

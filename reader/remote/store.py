@@ -1,0 +1,250 @@
+"""What a process holds of a store at a URL: it reads blocks from the cache, and asks its fetcher for those that are not there.
+
+The fetcher is a process of its own, since the runtime of obstore does not survive a fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from reader.format.errors import StoreError
+from reader.format.filesystem import size_text
+from reader.format.manifest import MANIFEST, Manifest
+from reader.format.shown import redacted
+from reader.memory.places import InFile, Place
+from reader.planning.orders import window_bytes
+from reader.planning.plan import EpochPlan
+from reader.remote.blocks import Blocks, folder_of
+from reader.rows import Steps
+
+# -P: Python puts the current folder first otherwise, where json.py may be anyone's.
+_FETCHER = [sys.executable, "-P", "-m", "reader.remote.fetcher"]
+# Asked for ahead, at most: two windows of shuffle="block". They are in the cache, not in memory.
+_AHEAD_BYTES = 512 << 20
+_UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
+
+
+def cache_bytes(size: int | str | None) -> int | None:
+    """Return the bytes of a number, or of a text such as "200GB"; None: there is no limit.
+
+    Raises:
+        ValueError: it is no size.
+    """
+    if size is None or (isinstance(size, int) and size > 0):
+        return size
+    if not (found := re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?)B", str(size))):
+        raise ValueError(f"cache_size is {size!r}, expected bytes or a size such as '200GB'.")
+    return int(float(found[1]) * _UNITS[found[2]])
+
+
+class RemoteStore:
+    """The store at a URL, through a cache.
+
+    Args:
+        url: of its folder.
+        cache: a folder on a local disk, of any number of stores.
+        cache_size: what the blocks of this store may take there: bytes, or "200GB"; None: all that they need.
+        digest: the store that must be there; None: any.
+
+    Raises:
+        StoreError: there is no store, or it cannot be had.
+        ValueError: cache_size is no size.
+    """
+
+    def __init__(
+        self, url: str, cache: str | os.PathLike[str], cache_size: int | str | None = None, digest: str = ""
+    ) -> None:
+        self.url, self.cache, self.limit = url.rstrip("/"), os.path.abspath(cache), cache_bytes(cache_size)
+        self._digest = digest
+        self._reset()
+        # a store that another process of this machine has opened needs no network
+        root = folder_of(self.cache, digest)
+        if not digest or not (root / MANIFEST).exists():
+            root = Path(self._ask())
+        self.blocks = Blocks(root)
+        self._digest = self.manifest.digest
+
+    def __str__(self) -> str:
+        return redacted(self.url)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return RemoteStore, (self.url, self.cache, self.limit, self._digest)
+
+    @property
+    def root(self) -> Path:
+        """The store's folder in the cache."""
+        return self.blocks.root
+
+    @property
+    def manifest(self) -> Manifest:
+        """The store's manifest."""
+        return self.blocks.manifest
+
+    def place(self, plan: EpochPlan) -> Place:
+        """Return where the rows of a pass are read from, which asks for their blocks before.
+
+        Raises:
+            ValueError: the cache is too small for the order of the pass.
+        """
+        return RemoteAhead(plan, self)
+
+    def read(self, memory: memoryview, reads: Iterable[tuple[int, int, int]]) -> None:
+        """Bring bytes of the pixels to memory: (first byte, how many, first byte of memory) each.
+
+        Raises:
+            StoreError: a block cannot be had.
+        """
+        for start, size, place in reads:
+            for block, offset, count in self.blocks.cut(start, size):
+                # one that leaves the cache before it is opened is fetched again
+                while not self._read_block(block, offset, memory[place : place + count]):
+                    self._ask(fetch=[block])
+                place += count
+
+    def prefetch(self, blocks: Sequence[int]) -> None:
+        """Begin to fetch blocks that are not there, in this order; those that are there leave last."""
+        if missing := [block for block in blocks if not self._is_there(block)]:
+            self._ask(begin=missing)
+
+    def file(self, name: str) -> Path:
+        """Return the path of a file that opening does not need, now that it is there."""
+        if not (path := self.root / name).exists():
+            self._ask(file=name)
+        return path
+
+    def _is_there(self, block: int) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            if self.limit is not None:
+                os.utime(self.blocks.path(block))
+            return self.limit is not None or self.blocks.path(block).exists()
+        return False
+
+    def _read_block(self, block: int, offset: int, memory: memoryview) -> bool:
+        """Read bytes of a block that is there, which stays readable when it is removed meanwhile; False: it is not there."""
+        try:
+            descriptor = os.open(self.blocks.path(block), os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            if self.limit is not None:
+                os.utime(descriptor)
+            if os.preadv(descriptor, [memory], offset) == len(memory):
+                return True
+        finally:
+            os.close(descriptor)
+        # cut short by a disk that lost it
+        self.blocks.path(block).unlink(missing_ok=True)
+        return False
+
+    def _reset(self) -> None:
+        self._owner, self._asking = os.getpid(), threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def _ask(self, **question: object) -> str:
+        """Ask the fetcher, which is started where this process has none; returns its answer; of no question, the folder.
+
+        Raises:
+            StoreError: as it says, or it has ended.
+        """
+        if self._owner != os.getpid():
+            # the fetcher is the parent's; another thread may have had its lock
+            self._reset()
+        with self._asking:
+            if self._process is None:
+                self._process = _started()
+                weakref.finalize(self, _end, self._process)
+                question = {"open": [self.url, self.cache, self.limit, self._digest]} | question
+            for name, value in question.items():
+                answer = self._said(self._process, {name: value})
+            return answer
+
+    def _said(self, process: subprocess.Popen[bytes], question: dict[str, object]) -> str:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        answer: dict[str, str] = {
+            "error": "the process that fetches blocks was killed. Read again: a new one is started."
+        }
+        is_answered = False
+        try:
+            with contextlib.suppress(OSError, ValueError):
+                process.stdin.write(json.dumps(question).encode() + b"\n")
+                answer = json.loads(process.stdout.readline())
+                is_answered = "error" not in answer or "open" not in question
+        finally:
+            if not is_answered:
+                # the answer to an interrupted question would be taken for that to the next one
+                _end(process)
+                self._process = None
+        if "error" in answer:
+            raise StoreError(f"{self}: {answer['error']}")
+        return answer["answer"]
+
+
+class RemoteAhead(InFile):
+    """A store at a URL, of which the blocks of a pass are fetched in its order. For one thread.
+
+    Raises:
+        ValueError: the cache cannot hold two windows of an order in blocks.
+    """
+
+    def __init__(self, plan: EpochPlan, remote: RemoteStore) -> None:
+        super().__init__(remote)
+        self._store, self._remote = plan.dataset.opened_store, remote
+        self._most_bytes = _AHEAD_BYTES
+        if remote.limit is not None:
+            need = 2 * window_bytes(plan.dataset.manifest)
+            if plan.order().is_in_blocks and remote.limit < min(need, remote.blocks.starts[-1]):
+                raise ValueError(
+                    f"cache_size is {size_text(remote.limit)}, and two windows of shuffle='block' need {size_text(need)}."
+                )
+            # what is read next must not push out what is read now
+            self._most_bytes = min(_AHEAD_BYTES, remote.limit // 4)
+
+    def ahead(self, steps: Iterator[Steps]) -> Iterator[Steps]:
+        """Yield the steps; asks for their blocks before."""
+        waiting, bytes_ahead = deque[tuple[Steps, int]](), 0
+        last = set[int]()
+        for step in steps:
+            spans = self._store.spans(np.concatenate(step.batches))
+            blocks = self._remote.blocks.holding(spans.begins, spans.ends)
+            self._remote.prefetch(blocks)
+            # a block that the step before has too is not asked for twice
+            size = max(int(spans.sizes.sum()), sum(map(self._remote.blocks.size, {*blocks} - last)))
+            last = {*blocks}
+            waiting.append((step, size))
+            bytes_ahead += size
+            while bytes_ahead > self._most_bytes:
+                current, size = waiting.popleft()
+                bytes_ahead -= size
+                yield current
+        for current, _ in waiting:
+            yield current
+
+
+def _started() -> subprocess.Popen[bytes]:
+    """Start a fetcher, which finds its modules as this process does."""
+    paths = os.pathsep.join([*filter(None, sys.path), str(Path(__file__).parents[2])])
+    environment = os.environ | {"PYTHONPATH": paths}
+    return subprocess.Popen(_FETCHER, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a fetcher; what has no name yet is fetched again. A process that was forked only drops its copies of the pipes."""
+    for pipe in (process.stdin, process.stdout):
+        with contextlib.suppress(OSError):
+            if pipe is not None:
+                pipe.close()
+    process.kill()
+    process.wait()
