@@ -44,7 +44,9 @@ class _Unsynced:
         if call.name == "pwrite":
             self.rows.append((call.path, call.offset, call.offset + len(call.data)))
         if call.name in _NAME_CALLS:
-            self.names |= {path for path in (call.path, call.to) if path}
+            # a link gives a file one more name; the former stays as it is
+            changed = (call.to,) if call.name == "link" else (call.path, call.to)
+            self.names |= {path for path in changed if path}
         if call.name == "rename" and call.path in self.files:
             self.files = self.files - {call.path} | {call.to}
         if call.name in ("fsync", "fdatasync"):

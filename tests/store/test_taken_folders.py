@@ -53,7 +53,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     with tuned(least_block_inputs=2):
         pack(made.images, made.mine, size=32, workers=1)
         pack(made.more_images, made.theirs, size=16, workers=1)
-        push(made.mine, os.fspath(made.url))
+        push(made.mine, made.url.as_uri())
         interrupted(pack, made.images, made.interrupted_pack, size=32, workers=1)
         for part in ("1/2", "2/2"):
             pack(made.images, made.parts, size=32, workers=1, part=part)
@@ -115,7 +115,7 @@ COMMANDS = {
         lambda folders, out, seen: subset(folders.mine, out, rows=range(24), overwrite=True, progress=seen),
         COPYING,
     ),
-    "pull": Command("", lambda folders, out, seen: pull(os.fspath(folders.url), out, progress=seen), PULLING),
+    "pull": Command("", lambda folders, out, seen: pull(folders.url.as_uri(), out, progress=seen), PULLING),
 }
 TABLE = [(name, moment) for name, command in COMMANDS.items() for moment in command.moments]
 
