@@ -26,6 +26,7 @@ from packer.store.disk_space import check_room
 from packer.store.failures import as_pack_error
 from packer.store.files import sync_folder, write_at, write_atomically
 from packer.store.journal import Header
+from packer.store.lock import checked
 from packer.store.out_folder import check_destination, resolved_out
 from packer.store.state import PULL, check_finished, unfinished_message
 from reader.format.blocks import Block, parse_content
@@ -147,13 +148,13 @@ def pull(url: str, out: str | os.PathLike[str], *, progress: OnBytes | None = No
     to.check(OutputOptions(), [*contents])
     sizes = {f"{split}/{name}": e.size_bytes for split, (m, _) in parsed.items() for name, e in m.files.items()}
     try:
-        with to.held():
+        with to.held(), checked(to.check_same):
             check_room(to.stage, sizes, _AGAIN)
             log = to.store("").log()
             log.begin(header)
             log.close()
             for split, (manifest, blocks) in parsed.items():
-                copy.bring_store(copy.folder(split), to.folder(split), manifest, blocks)
+                copy.bring_store(copy.folder(split), to, split, manifest, blocks)
                 write_atomically(to.folder(split) / MANIFEST, contents[split])
                 check_store(to.folder(split))
             to.publish()
@@ -208,10 +209,12 @@ class _Copy:
         self.ask(self.files.put_file, os.fspath(path), to)
         self.count(entry.size_bytes, is_copied=True)
 
-    def bring_store(self, folder: str, store: Path, manifest: Manifest, blocks: list[Block]) -> None:
+    def bring_store(self, folder: str, to: Folder, split: str, manifest: Manifest, blocks: list[Block]) -> None:
         """Have the files of a store here, durably; what an interrupted pull left of them stays, of the pixels by blocks."""
+        store = to.folder(split)
         for name, entry in manifest.files.items():
             path = store / name
+            to.check_same()
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
             if name == PIXELS:

@@ -74,15 +74,6 @@ def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Pat
     return dataclasses.replace(report, too_many_rejects=too_many)
 
 
-def is_as_asked(inputs: Inputs, out: Path, options: PackOptions) -> bool:
-    """Whether a finished store is complete by its sizes, and of these inputs and options."""
-    try:
-        manifest = check_finished(out)
-    except StoreError:
-        return False
-    return not _other_options(manifest, options) and not inputs_difference(out, manifest, inputs)
-
-
 def _other_options(manifest: Manifest, options: PackOptions) -> str:
     """Describe the first option that shapes rows in which a store differs from the request; "" if none does."""
     asked = options.shaping()

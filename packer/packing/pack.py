@@ -132,21 +132,20 @@ def _build(
 
 
 def _finished(parts: dict[str, Inputs], to: Folder, options: PackOptions) -> dict[str, PackReport]:
-    """Return the reports of the splits whose stores are done; for an update, none.
+    """Return the reports of the splits whose stores are done; for an update, and with --overwrite, none.
 
     Raises:
-        PackError: a store is finished, but of other inputs or options, and --overwrite is not given.
+        PackError: a store is finished, but of other inputs or options.
     """
-    finished: dict[str, PackReport] = {}
-    if options.update:
-        return finished
-    from packer.packing.finished import finished_report, is_as_asked
+    if options.update or options.overwrite:
+        return {}
+    from packer.packing.finished import finished_report
 
-    for split, inputs in parts.items():
-        store = to.out / split
-        if to.is_finished(split) and (not options.overwrite or is_as_asked(inputs, store, options)):
-            finished[split] = finished_report(inputs, store, options, to.out)
-    return finished
+    return {
+        split: finished_report(inputs, to.out / split, options, to.out)
+        for split, inputs in parts.items()
+        if to.is_finished(split)
+    }
 
 
 def pack_sources(

@@ -379,16 +379,16 @@ def test_a_store_that_came_to_an_unfinished_out_is_not_replaced_by_its_end(image
     assert store_bytes(out) == store_bytes(mine)
     shutil.rmtree(out)
     assert pack(images, out, size=32).resumed_from >= 4
-    push(out, str(url))
+    push(out, url.as_uri())
 
     def stop(*given: Any) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pull(str(url), tmp_path / "pulled", progress=stop)
+        pull(url.as_uri(), tmp_path / "pulled", progress=stop)
     shutil.copytree(mine, tmp_path / "pulled")
     with pytest.raises(PackError, match="pulled is not what was there when .* was begun, and is not replaced"):
-        pull(str(url), tmp_path / "pulled")
+        pull(url.as_uri(), tmp_path / "pulled")
     assert store_bytes(tmp_path / "pulled") == store_bytes(mine)
 
 
@@ -670,8 +670,8 @@ def test_a_folder_that_is_there_is_filled(kind: str, images: Path, tmp_path: Pat
         fresh = tmp_path / "merged"
         merge([tmp_path / "fresh"] * 2, fresh)
     elif kind == "pull":
-        push(fresh, str(tmp_path / "url"))
-        pull(str(tmp_path / "url"), out)
+        push(fresh, (tmp_path / "url").as_uri())
+        pull((tmp_path / "url").as_uri(), out)
     else:
         pack(source, out, size=32)
     assert store_bytes(out) == store_bytes(fresh)
@@ -698,8 +698,8 @@ def test_killed_as_files_move_into_a_folder_that_is_there_the_same_command_finis
         merge([made, made], fresh)
         words = ["merge", str(made), str(made), str(out)]
     elif kind == "pull":
-        push(fresh, str(made))
-        words = ["pull", str(made), str(out)]
+        push(fresh, made.as_uri())
+        words = ["pull", made.as_uri(), str(out)]
     elif kind.startswith("parts"):
         made.mkdir()
         for part in ("1/2", "2/2"):

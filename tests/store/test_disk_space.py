@@ -10,7 +10,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -66,30 +65,6 @@ def test_a_disk_too_small_is_reported_before_decoding_and_the_pack_resumes(
     assert run([*command]) == 0
     pack(images, tmp_path / "full", size=64)
     assert store_bytes(disk / "out") == store_bytes(tmp_path / "full")
-
-
-def test_a_full_disk_at_a_file_url_is_reported_at_once_and_the_pack_resumes(
-    disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """No other try frees space, as one may where a server does not answer."""
-    images = make_tree(tmp_path / "images")
-    command = [str(images), (disk / "out").as_uri(), "--size", "64", "--quiet"]
-    resize(disk, NEED // 2)
-    started = time.monotonic()
-    assert run(command) == 28
-    # the first pauses between tries are shorter; all of them are 25 s
-    assert time.monotonic() - started < 15
-    errors = capsys.readouterr().err
-    assert re.fullmatch(r"pack: file://\S+/out cannot be written: .*ENOSPC.* give the same command again\.\n", errors), (
-        errors
-    )
-    resize(disk, 4 * NEED)
-    assert run([*command]) == 0
-    assert run(["pull", (disk / "out").as_uri(), str(tmp_path / "back")]) == 0
-    pack(images, tmp_path / "full", size=64)
-    assert (tmp_path / "back/_tensordict/pixels.memmap").read_bytes() == (
-        tmp_path / "full/_tensordict/pixels.memmap"
-    ).read_bytes()
 
 
 def test_a_disk_that_another_program_fills_meanwhile_costs_nothing_lost(disk: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,11 +25,9 @@ WRITERS: dict[str, Command] = {
     "update": lambda root, out: update(root / "images", out, workers=1),
     "merge": lambda root, out: merge([root / "mine", root / "mine"], out),
     "subset": lambda root, out: subset(root / "mine", out, rows=[1, 0]),
-    "pull": lambda root, out: pull(os.fspath(root / "mine"), out),
-    "push": lambda root, out: push(root / "mine", out),
-    "push --overwrite": lambda root, out: push(root / "mine", out, overwrite=True),
+    "pull": lambda root, out: pull((root / "mine").as_uri(), out),
 }
-REPLACING = {"pack --overwrite", "update", "push --overwrite"}
+REPLACING = {"pack --overwrite", "update"}
 
 
 @pytest.fixture
@@ -100,8 +97,6 @@ def test_a_file_url_is_the_same_folder_for_every_command(
     assert store_bytes(folder) == store_bytes(root / "mine")
     pull(url, root / "back")
     assert store_bytes(root / "back") == store_bytes(root / "mine")
-    assert run(["info", url, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["rows"] == 4
     assert len(MemmapDataset(url, cache=root / "cache")) == 4
     images = (root / "images").rename(root / f"images of {folder.name}")
     assert pack(images.as_uri(), root / "packed", size=32, workers=1).rows == 4

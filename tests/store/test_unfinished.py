@@ -113,9 +113,9 @@ KINDS: dict[str, tuple[Callable[[Path, Path], object], Callable[[Path, Path, See
     ),
     "pull": (
         lambda images, out: (
-            pack(images, images.parent / "store", size=32) and push(images.parent / "store", str(images.parent / "url"))
+            pack(images, images.parent / "store", size=32) and push(images.parent / "store", (images.parent / "url").as_uri())
         ),
-        lambda images, out, seen: pull(str(images.parent / "url"), out, progress=seen),
+        lambda images, out, seen: pull((images.parent / "url").as_uri(), out, progress=seen),
     ),
 }
 
