@@ -192,7 +192,7 @@ def test_readers_that_are_open_while_out_is_replaced_keep_the_old_store(
     seen += list(running)
     started_after = [
         *batches,
-        *MemmapLoader(dataset, 4, residency="ram", as_tuple=False),
+        *MemmapLoader(dataset, 4, residency="cache", as_tuple=False),
         *MemmapLoader(dataset, 4, residency="disk", as_tuple=False),
     ]
     for batch in (*seen, *started_after):

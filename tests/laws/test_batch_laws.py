@@ -18,7 +18,7 @@ from rows import FilesOf, small_sizes
 
 from reader import MemmapDataset, MemmapLoader, RandomResizedCrop
 
-RESIDENCIES = ("cache", "ram", "disk")
+RESIDENCIES = ("cache", "disk")
 # What a loop may keep of an image uint8[C, H, W].
 VIEWS: list[Callable[[torch.Tensor], Any]] = [
     lambda image: image,
@@ -28,7 +28,7 @@ VIEWS: list[Callable[[torch.Tensor], Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "where"), spread([*KINDS], [("cache", 0), ("cache", 2), ("ram", 2), ("disk", 2)]))
+@pytest.mark.parametrize(("kind", "where"), spread([*KINDS], [("cache", 0), ("cache", 2), ("disk", 2)]))
 def test_a_view_of_a_batch_is_never_overwritten(
     kind: str, where: tuple[str, int], files_of: FilesOf, tune: Tune
 ) -> None:
@@ -77,8 +77,8 @@ ORDERS: dict[str, dict[str, Any]] = {
 # Nothing of this is of the order.
 VARIANTS: list[dict[str, Any]] = [
     {"prefetch": 0},
-    {"prefetch": 3, "threads": 1},
-    {"batch_size": 1, "threads": 2},
+    {"prefetch": 3},
+    {"batch_size": 1},
     {"batch_size": 13},
     *({"residency": residency} for residency in RESIDENCIES),
 ]
