@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import sys
-from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from packer.errors import LockedError, PackError
 from packer.store import journal as journals
 from packer.store import lock
 from packer.store.lock import LOCK, Lock
-from packer.workers import ray_node as nodes
 from reader import system
 from reader.format.check import check_file
 from reader.format.errors import StoreError
@@ -137,33 +135,6 @@ def test_a_file_system_without_locks_is_not_taken_for_another_pack(
     ) as caught:
         Lock(tmp_path)
     assert not isinstance(caught.value, LockedError)
-
-
-def test_workers_on_nodes_share_a_lock_on_the_rows_before_they_write(tmp_path: Path) -> None:
-    """Without one an NFS client writes whole pages back, and with them what another host wrote there before."""
-    import fcntl
-
-    rows = tmp_path / "rows"
-    rows.touch()
-    mine, theirs = Pipe()
-    ends = [nodes._SyncingEnd(theirs, [str(rows)]) for _ in range(2)]
-    with open(rows, "r+b") as file, pytest.raises(BlockingIOError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    assert not mine.poll()
-    assert len(ends) == 2
-
-
-def test_rows_that_cannot_be_locked_fail_the_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "rows").touch()
-
-    def refuse(descriptor: int, is_shared: bool) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(nodes, "take_lock", refuse)
-    mine, theirs = Pipe()
-    nodes._SyncingEnd(theirs, [str(tmp_path / "rows")])
-    kind, error = mine.recv()
-    assert (kind, error.errno, error.filename) == ("failed", errno.ENOLCK, str(tmp_path / "rows"))
 
 
 def test_a_file_that_is_gone_from_its_server_is_not_in_the_page_cache(

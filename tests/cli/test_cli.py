@@ -67,7 +67,11 @@ def test_json_goes_to_stdout_alone(images: Path, tmp_path: Path, capsys: pytest.
     assert run([str(images), str(tmp_path / "out"), "--size", "32", "--json"]) == 3
     captured = capsys.readouterr()
     report = json.loads(captured.out)
-    assert (report["rows"], report["rejected"], report["reasons"]) == (24, 1, {"it is text, not an image": 1})
+    assert (report["rows"], report["rejected"], report["reasons"]) == (
+        24,
+        1,
+        {"Pillow cannot identify it as an image": 1},
+    )
     assert captured.err == (
         f"pack: 1 of 25 inputs was rejected, more than --max-rejects 1%. {tmp_path / 'out'} holds the new store, complete but"
         " for the rejected, and usable.\n"
@@ -83,7 +87,10 @@ def test_rejects_are_summed_up_by_reason(images: Path, tmp_path: Path, capsys: p
     (images / "class0/empty.jpg").touch()
     assert run([str(images), str(tmp_path / "out"), "--size", "32", "--max-rejects", "20%"]) == 0
     out = capsys.readouterr().out
-    assert "rejected 4 (see rejected.jsonl):\n       3 x it is text, not an image\n       1 x the file is empty" in out
+    assert (
+        "rejected 4 (see rejected.jsonl):\n       3 x Pillow cannot identify it as an image\n       1 x the file is empty"
+        in out
+    )
 
 
 @pytest.mark.parametrize(("folder", "named"), [(".", "."), (".", "./"), ("_tensordict", "..")])
@@ -155,10 +162,8 @@ def test_the_command_alone_is_answered_by_its_help_and_no_more(capsys: pytest.Ca
         (["verify", "{tmp}/none"], 1, "does not exist"),
         (["show", "{store}", "--rows", "90", "-o", "{tmp}/x.png"], 2, "row 90 is out of range"),
         (["show", "{store}", "--rows", "a", "-o", "{tmp}/x.png"], 2, "--rows is 'a'"),
-        (["show", "{store}", "-o", "{tmp}/no/x.png"], 2, "x.png cannot be written"),
+        (["show", "{store}", "-o", "{tmp}/no/x.png"], 1, "x.png: No such file or directory"),
         (["show", "{store}", "--single", "-o", "{tmp}/x.png"], 2, "--single shows one row"),
-        (["show", "{store}", "-o", "{tmp}/x.jpg"], 2, "x.jpg would be PNG, not JPG. Choose a name that ends in .png."),
-        (["bench", "{store}", "--trace", "{tmp}/x.svg"], 2, "x.svg would be JSON, not SVG."),
         (
             ["{tmp}/none", "{images}", "{tmp}/out", "--size", "8"],
             2,
@@ -302,15 +307,15 @@ def test_a_signal_that_its_parent_ignores_does_not_end_the_command(images: Path,
         "-c",
         script,
         str(images),
-        str(tmp_path / "out"),
         "--size",
         "32",
-        "--overwrite",
         "--quiet",
     ]
     ignore = functools.partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
-    assert subprocess.run(command, preexec_fn=ignore, timeout=300).returncode == 0
-    assert subprocess.run(command, stderr=subprocess.PIPE, timeout=300).returncode == 130
+    ignored = subprocess.run([*command, str(tmp_path / "ignored")], preexec_fn=ignore, timeout=300)
+    assert ignored.returncode == 0
+    heard = subprocess.run([*command, str(tmp_path / "heard")], stderr=subprocess.PIPE, timeout=300)
+    assert heard.returncode == 130
 
 
 def test_shell_completion_knows_the_commands() -> None:

@@ -202,7 +202,7 @@ def test_a_log_that_was_closed_or_silenced_gets_nothing(monkeypatch: pytest.Monk
         (["subset", "STORE", "OUT", "--fraction", "0.5"], "copy: "),
         (["merge", "STORE", "STORE", "OUT"], "copy: "),
         (["verify", "STORE"], "verify: "),
-        (["plan", "IMAGES", "--crop", "8"], "sizes: "),
+        (["plan", "IMAGES", "--size", "8"], "sizes: "),
         (["push", "STORE", "file://OUT"], "push: "),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -233,7 +233,7 @@ def test_all_commands_write_lines_and_quiet_ones_none(
     ("arguments", "stages"),
     [
         (["-", "OUT", "--size", "8"], "locate label allocate pack seal"),
-        (["plan", "-", "--crop", "8"], "locate label sizes"),
+        (["plan", "-", "--size", "8"], "locate label sizes"),
         (["IMAGES", "OUT"], "sizes"),
         (["IMAGES", "OUT", "--fit", "none"], "sizes allocate pack seal"),
         (["IMAGES", "STORE", "--size", "16"], "check"),
