@@ -125,7 +125,7 @@ def harm_everything(path: Path) -> int:
         *(lambda data=data: next(iter(DataLoader(data, batch_size=3))) for data in (dataset, pairs)),
     ]
     for shuffle in (False, "full", "block"):
-        for residency in ("cache", "ram"):
+        for residency in ("cache", "disk"):
             for prefetch in (0, 2):
                 options: dict[str, Any] = {"shuffle": shuffle, "residency": residency, "prefetch": prefetch}
                 handed.append(lambda options=options: next(iter(MemmapLoader(dataset, 2, **options, as_tuple=False))))

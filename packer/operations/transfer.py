@@ -85,13 +85,17 @@ def push(
     """
     copy = _Copy(url, os.fspath(out), progress)
     stores = {copy.folder(split): store for split, store in stores_of(out).items()}
-    manifests = {folder: check_finished(store) for folder, store in stores.items()}
+    for store in stores.values():
+        check_finished(store)
+    # what is committed is the manifest that the files are checked by, whatever takes the store's place meanwhile
+    contents = {folder: (store / MANIFEST).read_bytes() for folder, store in stores.items()}
+    manifests = {folder: parse_content(contents[folder], store / MANIFEST)[0] for folder, store in stores.items()}
     own = {name.split("/")[0] for manifest in manifests.values() for name in (MANIFEST, *manifest.files)}
     own = own if copy.folder("") in stores else {store.name for store in stores.values()}
     if foreign := [name for name in copy.names() if name not in own]:
         raise OptionsError(f"{copy.report.url} also holds {foreign[0]}. Choose another URL.")
     there = {folder: copy.manifest_at(folder) for folder in stores}
-    new = [folder for folder, store in stores.items() if there[folder] != (store / MANIFEST).read_bytes()]
+    new = [folder for folder in stores if there[folder] != contents[folder]]
     if any(there[folder] for folder in new) and not overwrite:
         raise OptionsError(
             f"{copy.report.url} holds another store. Replace it with --overwrite, or choose another URL."
@@ -105,7 +109,7 @@ def push(
         for name, entry in manifests[folder].files.items():
             copy.send(stores[folder] / name, f"{folder}/{name}", entry)
     for folder in new:
-        copy.ask(copy.files.pipe_file, f"{folder}/{MANIFEST}", (stores[folder] / MANIFEST).read_bytes())
+        copy.ask(copy.files.pipe_file, f"{folder}/{MANIFEST}", contents[folder])
     return copy.report
 
 

@@ -54,7 +54,7 @@ _PRELOADED = (
     "packer.operations.plan",
     "packer.operations.copying.subset",
     "packer.operations.copying.merge",
-    "packer.operations.transfer.splits",
+    "packer.operations.transfer",
 )
 # Signals were not sent.
 _INTERRUPTED = {130, 143}
