@@ -84,7 +84,7 @@ def test_every_function_names_arguments(tmp_path: Path) -> None:
     url = (tmp_path / "bucket").as_uri()
     push(out, url)
     for call, said in (
-        (lambda: pack(images, out, size=16), "eplace it with overwrite=True, or choose another OUT."),
+        (lambda: pack(images, out, size=16), "Choose another OUT, or replace it with overwrite=True."),
         (
             lambda: pack(images, out, size=8, fit="none"),
             "size gives all rows one size, fit='none' leaves each its own.",
@@ -105,7 +105,7 @@ def test_every_function_names_arguments(tmp_path: Path) -> None:
 def test_a_path_with_the_name_of_an_option_is_repeated_as_it_is(tmp_path: Path) -> None:
     images, out = make_tree(tmp_path / "a --overwrite b", each=2), tmp_path / "out --size 8"
     pack(images, out, size=8)
-    with pytest.raises(PackError, match="out --size 8 .*eplace it with overwrite=True"):
+    with pytest.raises(PackError, match="out --size 8 is finished, but .* or replace it with overwrite=True"):
         pack(images, out, size=16)
 
 
