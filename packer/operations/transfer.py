@@ -19,6 +19,7 @@ from typing import Any
 from packer.checksums import sha256_file
 from packer.errors import OptionsError, PackError
 from packer.inputs.splits import is_split, stores_of
+from packer.option_names import OVERWRITE
 from packer.options import OutputOptions
 from packer.sources.object_storage import open_url, reason
 from packer.store.destination import Folder
@@ -98,7 +99,7 @@ def push(
     new = [folder for folder in stores if there[folder] != contents[folder]]
     if any(there[folder] for folder in new) and not overwrite:
         raise OptionsError(
-            f"{copy.report.url} holds another store. Replace it with --overwrite, or choose another URL."
+            f"{copy.report.url} holds another store. Replace it with {OVERWRITE}, or choose another URL."
         )
     copy.report.store_bytes = sum(map(_size, manifests.values()))
     copy.count(sum(_size(manifests[folder]) for folder in stores if folder not in new), is_copied=False)
