@@ -121,10 +121,11 @@ class Fetcher:
                         raise StoreError(
                             f"block {block} of its pixels is not what its manifest says. Push the store again."
                         )
-                    # where programs of other bounds share the cache, a part may be removed as the oldest file
-                    _write(_part_of(path), [data])
-                    with self._guard, self._locks.held(_ROOM), contextlib.suppress(FileNotFoundError):
-                        os.replace(_part_of(path), path)
+                    # a part may be removed as the oldest file; one that is made again would not be counted
+                    with contextlib.suppress(FileNotFoundError):
+                        _write(_part_of(path), [data], flags=os.O_WRONLY)
+                        with self._guard, self._locks.held(_ROOM):
+                            os.replace(_part_of(path), path)
         finally:
             with self._guard:
                 del self._coming[block]
@@ -259,9 +260,9 @@ def _part_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.part")
 
 
-def _write(path: Path, pieces: Iterable[memoryview]) -> None:
+def _write(path: Path, pieces: Iterable[memoryview], flags: int = os.O_WRONLY | os.O_CREAT) -> None:
     """Write a file, and return when all of it is on the disk."""
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb") as file:
+    with open(os.open(path, flags, 0o666), "wb") as file:
         for data in pieces:
             file.write(data)
         file.truncate()
