@@ -285,7 +285,7 @@ def test_overwrite_is_right_in_every_state(
 
     _grown(images)
     assert pack(images, out, size=16, **line).resumed_from == 0  # other inputs
-    assert pack(images, out, size=16, **line).resumed_from == 24
+    assert pack(images, out, size=16, **line).resumed_from == 0
 
     interrupted(pack, images, tmp_path / "new", size=32, workers=1, inputs=4)
     assert pack(images, tmp_path / "new", size=16, **line).resumed_from == 0  # an unfinished OUT of other options
