@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from packer.inputs.samples import Inputs
+from packer.option_names import Option
 from packer.store.journal import Header, read_blocks
 from packer.text import difference, names_difference, options_difference, without_limits
 from reader.format.manifest import Manifest
@@ -34,6 +35,9 @@ def header_difference(found: Header, expected: Header, name_inputs: Callable[[],
     Args:
         name_inputs: called where the inputs differ, for which of them.
     """
+    had, has = ("boxes" in (header.labels or {}) for header in (found, expected))
+    if had != has:
+        return f"other options ({'with' if had else 'without'} {Option('boxes')}, now {'with' if has else 'without'})"
     for key, what in _CHECKED.items():
         before, now = getattr(found, key), getattr(expected, key)
         if key == "labels" and before is None:

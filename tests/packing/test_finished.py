@@ -295,15 +295,15 @@ def test_overwrite_is_right_in_every_state(
     (out / MANIFEST).unlink()
 
 
-def test_resume_and_overwrite_of_splits_leave_those_that_are_what_is_asked_for(tmp_path: Path) -> None:
+def test_splits_are_confirmed_and_overwrite_packs_all_of_them_anew(tmp_path: Path) -> None:
     make_splits(tmp_path / "images", ("train", "val"), classes=2, each=4)
-    line: dict[str, Any] = {"size": 32, "overwrite": True, "workers": 1}
+    line: dict[str, Any] = {"size": 32, "workers": 1}
     pack(tmp_path / "images", tmp_path / "out", **line)
+    assert pack(tmp_path / "images", tmp_path / "out", **line).resumed_from == 16
     with open(tmp_path / "images/val/class0/001.jpg", "ab") as file:
         file.write(b"more")
-    report = pack(tmp_path / "images", tmp_path / "out", **line)
-    assert [part.resumed_from for part in report.splits.values()] == [8, 0]
-    assert pack(tmp_path / "images", tmp_path / "out", **line).resumed_from == 16
+    report = pack(tmp_path / "images", tmp_path / "out", **line, overwrite=True)
+    assert [part.resumed_from for part in report.splits.values()] == [0, 0]
 
 
 def test_rows_of_own_sizes_are_cut_as_a_fresh_pack_cuts_them_where_another_was_started(
@@ -326,8 +326,7 @@ def test_nothing_is_decoded_for_a_store_that_is_there(
 
     monkeypatch.setattr(Decoder, "row", row)
     monkeypatch.setattr(build.Build, "run", row)
-    for options in ({}, {"overwrite": True}):
-        assert pack(images, tmp_path / "out", size=32, **options).resumed_from == 24
+    assert pack(images, tmp_path / "out", size=32).resumed_from == 24
 
 
 # -- contents
