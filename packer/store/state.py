@@ -113,12 +113,17 @@ def is_manifest(content: bytes) -> bool:
 def is_store(folder: Path) -> bool:
     """Whether a folder has the manifest of a store, damaged perhaps."""
     try:
-        with error_path(folder / MANIFEST), open(folder / MANIFEST, "rb") as file:
-            return is_manifest(file.read(200))
+        with error_path(folder / MANIFEST), open(folder / MANIFEST, "rb", opener=_open_without_waiting) as file:
+            return is_manifest(file.read(200) or b"")
     except OSError as e:
         if e.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG):
             return False
         raise
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    """Open a file; a pipe in its place, which nobody writes, is empty."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def is_kept(store: Path) -> bool:
