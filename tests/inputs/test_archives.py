@@ -136,7 +136,7 @@ def test_what_a_tar_names_is_an_input_and_nothing_leads_out(tmp_path: Path) -> N
         tar.addfile(folder)
     report = pack(path, tmp_path / "out", size=32, max_rejects=2)
     assert [name for name, _ in MemmapDataset(tmp_path / "out").samples] == ["t.tar/a", "t.tar/b.dat"]
-    assert report.reasons == {"it is in no known image format": 1, "it is no plain file in its tar": 1}
+    assert report.reasons == {"Pillow cannot identify it as an image": 1, "it is no plain file in its tar": 1}
 
 
 def test_a_tar_that_is_cut_or_damaged_is_refused(tmp_path: Path) -> None:
@@ -523,7 +523,7 @@ def test_a_zip_that_is_cut_short_is_refused(tmp_path: Path) -> None:
 def test_nothing_but_rejects_leaves_nothing(tmp_path: Path) -> None:
     path = make_tar(tmp_path / "t.tar", {"a.jpg": "text"})
     with pytest.raises(
-        PackError, match="could be packed: its only input was rejected. For example t.tar/a.jpg: it is text"
+        PackError, match="could be packed: its only input was rejected. For example t.tar/a.jpg: Pillow cannot identify it"
     ):
         pack(path, tmp_path / "out", size=32)
     assert not (tmp_path / "out").exists()

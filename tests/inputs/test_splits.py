@@ -333,14 +333,6 @@ def test_info_brief_and_class_lists_know_splits(
         pack(tmp_path / "one", tmp_path / "odd", size=16, classes=str(packed))
 
 
-@pytest.mark.usefixtures("quick_bench")
-def test_bench_measures_the_largest_split(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["bench", str(packed), "--seconds", "0.1", "--json"]) == 0
-    captured = capsys.readouterr()
-    assert f"{packed / 'train'}, which has most rows, is measured" in captured.err
-    assert json.loads(captured.out)["sections"]
-
-
 def test_push_and_pull_copy_every_split(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"file://{tmp_path}/remote"
     for _ in range(2):

@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from conftest import check_golden_bytes, interrupted, make_tree, store_bytes
 from test_lists import scanned
 from test_store import write_head
-from torch.utils.data import DataLoader
 
 from packer import PackError, ScanError, merge, pack, pull, push, seal_parts, subset, update, verify
 from packer.cli.app import run
 from packer.inputs.scan import scan
 from packer.options import PackOptions
-from reader import MemmapDataset, MemmapLoader, RandomResizedCrop, StoreError
+from reader import MemmapDataset, StoreError
 from reader.format.check import check_store
 from reader.format.tensors import MOST_TEXT_BYTES, TEXTS_FILE
 
@@ -60,51 +58,6 @@ def packed(request: pytest.FixtureRequest, table: Path, tmp_path_factory: pytest
     out = tmp_path_factory.mktemp("packed") / "out"
     assert pack(table, out, **OPTIONS, **request.param).rejected == 1
     return out
-
-
-def test_every_way_to_read_has_the_texts_of_its_rows(packed: Path) -> None:
-    data, batches = MemmapDataset(packed), MemmapDataset(packed, as_tuple=False)
-    assert data.manifest.texts == ("caption", "alt")
-    assert [data[n][1]["caption"] for n in range(8)] == CAPTIONS
-    assert {*data[2:5][1]} == {"caption", "alt", "targets"}
-    assert (data[2:5][1]["caption"], data[2:5][1]["alt"]) == (CAPTIONS[2:5], ALT[2:5])
-    assert data[[6, 0]][1]["alt"] == [ALT[6], ALT[0]]
-    assert batches[2].text == CAPTIONS[2]
-    again = pickle.loads(pickle.dumps(batches[[6, 0]]))
-    assert (again.text, again.texts["alt"]) == ([CAPTIONS[6], CAPTIONS[0]], [ALT[6], ALT[0]])
-    for workers in (0, 1):
-        found = [text for _, t in DataLoader(data, 3, num_workers=workers) for text in t["caption"]]
-        assert found == CAPTIONS
-    part = data.subset([5, 1]).with_targets([0, 1], classes=["a", "b"])
-    assert part[:][1]["caption"] == part.texts["caption"] == [CAPTIONS[5], CAPTIONS[1]]
-    assert data.texts == {"caption": CAPTIONS, "alt": ALT}
-
-
-@pytest.mark.parametrize(
-    ("residency", "transform"),
-    [("cache", RandomResizedCrop(16)), ("ram", None), ("disk", None)],
-    ids=["cache", "ram", "disk"],
-)
-def test_batches_of_a_loader_have_the_texts_of_their_rows(packed: Path, residency: str, transform: Any) -> None:
-    data = MemmapDataset(packed)
-    loader = MemmapLoader(data, 3, shuffle="full", residency=residency, as_tuple=False, transform=transform)
-    with loader:
-        found = [(row, text) for batch in loader for row, text in zip(batch.rows.tolist(), batch.text, strict=True)]
-    assert sorted(found) == list(enumerate(CAPTIONS))
-    with MemmapLoader(data, 3, residency=residency) as tuples:
-        assert [text for _, targets in tuples for text in targets["alt"]] == ALT
-
-
-@pytest.mark.parametrize("packed", [KINDS[0], KINDS[2]], indirect=True, ids=["equal", "compressed"])
-def test_rows_of_two_stores_that_torch_stacks_are_refused_when_their_texts_are_asked_for(
-    packed: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(packed, tmp_path / "copy")
-    first, second = (MemmapDataset(path, as_tuple=False) for path in (packed, tmp_path / "copy"))
-    rows = [first[0], first[2]]
-    assert torch.stack(rows).text == [CAPTIONS[0], CAPTIONS[2]]
-    with pytest.raises(ValueError, match="whose texts are apart"):
-        _ = torch.stack([first[0], second[2]]).text
 
 
 def test_copies_keep_the_texts_of_their_rows(packed: Path, tmp_path: Path) -> None:

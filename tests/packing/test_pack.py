@@ -221,8 +221,8 @@ def test_every_input_is_a_row_or_a_reject(images: Path, tmp_path: Path) -> None:
     rejects = {line["path"]: line["reason"] for line in read_json_lines(tmp_path / "out/rejected.jsonl")}
     assert report.rows == 24
     assert report.rejected == len(rejects) == 6
-    assert re.fullmatch(r"the JPEG is cut short after \d+ %", rejects["class0/cut.jpg"])
-    assert rejects["class1/text.png"] == "it is text, not an image"
+    assert rejects["class0/cut.jpg"] == "it is cut short (Premature end of JPEG file)"
+    assert rejects["class1/text.png"] == "Pillow cannot identify it as an image"
     assert rejects["class1/empty.jpg"] == "the file is empty"
     assert rejects["class2/folder.jpg"] == "it is a directory, not an image"
     assert rejects["class2/dangling.jpg"] == "it is a symbolic link to a file that does not exist"
@@ -243,7 +243,7 @@ def test_nothing_to_pack_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     (tmp_path / "images/a.jpg").write_text("x")
     with pytest.raises(
-        PackError, match=r"images could be packed: its only input was rejected. For example a.jpg: it is text"
+        PackError, match=r"images could be packed: its only input was rejected. For example a.jpg: Pillow cannot identify it"
     ):
         pack(tmp_path / "images", tmp_path / "out", size=32)
     assert not (tmp_path / "out").exists()
@@ -795,7 +795,7 @@ def test_splits_are_not_packed_into_a_store_nor_from_nothing(images: Path, tmp_p
         lambda: merge([tmp_path / "stores", tmp_path / "stores"], tmp_path / "parts"),
     ):
         with pytest.raises(
-            (PackError, OptionsError), match="parts is incomplete: its parts are not sealed.* choose another OUT"
+            (PackError, OptionsError), match="parts is incomplete: its parts are not sealed"
         ):
             put()
     assert os.listdir(tmp_path / "parts.packing") == [".packing"]

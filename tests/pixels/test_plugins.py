@@ -251,7 +251,7 @@ def test_a_pack_that_another_version_of_a_library_began_is_not_resumed(
         with monkeypatch.context() as patch:
             patch.setattr(plugins, "library", lambda _, now=now: now)
             expected = (
-                rf"was started with other decoders \({IDS[kind]}: {re.escape(was.decoder)}, now {text}\)\. Resume with"
+                rf"was started with other decoders \({IDS[kind]}: {re.escape(was.decoder)}, now {text}\)\."
             )
             with pytest.raises(PackError, match=expected):
                 pack(images, out, size=32)
