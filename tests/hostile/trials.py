@@ -179,7 +179,8 @@ class _Runner:
         made += [["pull", f"file://{store}", str(out / "pulled")], ["push", store, f"file://{out}/url"]]
         for words in made:
             target = words[2] if words[0] != "merge" else words[3]
-            if self.command(*words)[0] == 0 and self.command("verify", target)[0] != 0:
+            # push and pull copy files as they are
+            if self.command(*words)[0] == 0 and words[0] not in ("push", "pull") and self.command("verify", target)[0] != 0:
                 self.fail(f"{words[0]} sealed what verify refuses")
         self.command("build", str(out / "images"), str(out / "packed"), "--classes", store)
 
