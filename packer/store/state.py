@@ -123,7 +123,7 @@ def is_store(folder: Path) -> bool:
 
 def _open_without_waiting(path: str, flags: int) -> int:
     """Open a file; a pipe in its place, which nobody writes, is empty."""
-    return os.open(path, flags | os.O_NONBLOCK)
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def is_kept(store: Path) -> bool:

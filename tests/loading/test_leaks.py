@@ -17,6 +17,8 @@ from reader import MemmapDataset, MemmapLoader
 BATCH_BYTES = 16 * 128 * 128 * 3
 # of 200 batches; the allocator keeps some of what the reader's thread freed
 MOST_BATCHES_KEPT = 40
+# of 100 loops or more, each of which would leave one
+MOST_POOL_THREADS = 20
 
 
 def whole_epoch(loader: MemmapLoader) -> None:
@@ -54,5 +56,7 @@ def test_threads_files_and_memory_stay_constant(
     for _ in range(count):
         use(loader)
     after = resources()
-    assert after[:2] == before[:2]
+    # a pool of threads starts each when it first needs it
+    assert after[0] - before[0] < MOST_POOL_THREADS
+    assert after[1] == before[1]
     assert after[2] - before[2] < MOST_BATCHES_KEPT * BATCH_BYTES
