@@ -17,9 +17,9 @@ from typing import Any
 from packer.cli.progress import ProgressBar
 from packer.errors import DiskFullError, LockedError, OptionsError, PackError, SourceError
 from packer.options import PackOptions
-from packer.packing.finished import update_command
 from packer.packing.keywords import takes
 from packer.packing.pack import ImagesArgument, named_sources, pack_checked
+from packer.packing.request import update_command
 from packer.progress import listening, notify
 from packer.report import PackReport, Progress
 from packer.store.state import stage_of

@@ -88,6 +88,17 @@ def store_bytes(out: Path) -> dict[str, bytes]:
     return {str(p.relative_to(out)): p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()}
 
 
+def content_bytes(out: Path) -> dict[str, bytes]:
+    """Read every file of a store, but of what was packed: other files of the same bytes give the same."""
+    found = store_bytes(out)
+    for name in [name for name in found if name.endswith("manifest.json")]:
+        head = json.loads(found[name])
+        del head["digest"]
+        head["labels"] = {key: v for key, v in head.get("labels", {}).items() if key not in ("inputs", "sources")}
+        found[name] = json.dumps(head, sort_keys=True).encode()
+    return found
+
+
 def interrupt_after(inputs: int) -> Callable[[Progress], None]:
     """Make a progress callback that interrupts a pack as Ctrl-C would, once so many of its inputs are done."""
 

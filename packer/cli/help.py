@@ -18,7 +18,7 @@ import click
 _OPTIONS_IN_ONE_LIST = 12
 # Options as `build` and `update` have them, in the order of the help.
 _SECTIONS = {
-    "Input": "-0 --root --path-column --extension --max-pixels --max-gone",
+    "Input": "-0 --root --path-column --extension --max-pixels",
     "Size and pixels": "--size --fit --max-size --crop-fraction --resample --exact --channels --bit-depth --requantize"
     " --compress",
     "Labels": "--target-column --text-column --missing --classes --boxes --masks --mask-values",

@@ -252,7 +252,9 @@ def _empty(paths: list[Path]) -> Inputs:
     archives = []
     for path in absolute:
         status = path.stat()
-        archives.append(Archive(path.relative_to(root).as_posix(), status.st_size, status.st_mtime_ns))
+        archives.append(
+            Archive(path.relative_to(root).as_posix(), status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        )
     return Inputs(root, archives=tuple(archives))
 
 

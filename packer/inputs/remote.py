@@ -7,7 +7,7 @@ from pathlib import Path
 from packer.errors import DecodeError, RemoteError, SourceError, UnreadableError
 from packer.inputs.samples import Column, Inputs
 from packer.inputs.tree import FileCounter, inputs_of, named_trees
-from packer.sources.base import State, check_size
+from packer.sources.base import check_size
 from packer.sources.object_storage import is_refused, object_version, open_url, reason
 from reader.format.shown import redacted, shown
 
@@ -37,7 +37,7 @@ def scan_url(
         inputs.root = Path()
         inputs.url = f"{url}/{split}" if split else url
         known = [objects[inside + path] for path in inputs.paths]
-        inputs.states = Column.of("int64", known, 2)
+        inputs.states = Column.of("int64", ((*one, 0) for one in known), 3)
         for index, (size_bytes, _) in enumerate(known):
             try:
                 check_size(size_bytes, max_pixels)
@@ -46,7 +46,7 @@ def scan_url(
     return found
 
 
-def list_objects(url: str) -> dict[str, State]:
+def list_objects(url: str) -> dict[str, tuple[int, int]]:
     """Return what is below a URL: relative path -> (bytes, a number that changes with its version).
 
     Raises:

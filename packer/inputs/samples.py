@@ -111,9 +111,9 @@ class Inputs:
     layout: str = ""
     # IMAGES as the user named it, for the command that resumes a pack; none of a dataset
     images: tuple[str, ...] = ()
-    # object storage only, instead of root: the URL, and size and version of each input as listed
+    # object storage only, instead of root: the URL, and of each input as listed its size, its version and 0
     url: str = ""
-    states: Column = field(default_factory=lambda: Column("int64", 2))
+    states: Column = field(default_factory=lambda: Column("int64", 3))
     # what they are on, as it was when they were listed; none of a dataset, or of object storage
     roots: Roots | None = None
 

@@ -141,6 +141,7 @@ def _record(inputs: Inputs, options: InputOptions) -> None:
     given = {
         "classes": options.classes is not None and bool(inputs.classes),
         "extension": options.extension,
+        "masks": options.masks is not None,
         "missing": list(options.missing),
         "root": options.root is not None,
         "text_column": options.text_column,

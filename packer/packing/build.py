@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from typing import TYPE_CHECKING
 
 from packer.clock import Profile, StageClock
 from packer.errors import EngineError, PackError, SourceError, UnreadableError
 from packer.option_names import OVERWRITE, Option
 from packer.packing.committer import Committer
-from packer.packing.differences import header_difference, inputs_difference
 from packer.packing.parts.division import divide
 from packer.packing.parts.part_inputs import check_siblings, save_inputs
-from packer.packing.resume import Committed, journal_header, read_committed
+from packer.packing.resume import Committed, header_difference, journal_header, read_committed
 from packer.packing.tasks import Packing, block_tasks, pack_job
 from packer.pixels.geometry import Geometry
 from packer.progress import notify
@@ -165,15 +165,22 @@ class Build:
 
             check_reusable(old, manifest := read_manifest(old), header.options, header.decoders)
             self._reused = ReusedLines(old, manifest.rows)
+            if self._options.update and self._reused.gone(self._inputs.paths) == manifest.rows:
+                raise PackError(
+                    f"none of the {manifest.rows} rows of {old} is of these images. Choose another OUT, or pack again with"
+                    f" {OVERWRITE}."
+                )
             self._job = dataclasses.replace(self._job, reused_store=(str(old.absolute()), manifest.digest))
 
     def _resume(self, header: journals.Header) -> None:
         """Resume behind the last block that is committed and whose sources are unchanged."""
         out = self._out
         found = journals.read_header(out)
-        if what := header_difference(found, header, self._name_inputs):
+        if what := header_difference(found, header):
             raise self._unlike(what, found)
-        self._committed, end = read_committed(out, self._inputs, self._job, self._span.start)
+        self._committed, end = read_committed(
+            out, self._inputs, self._job, os.fspath(self._options.masks or ""), self._span.start
+        )
         committed = self._committed
         if committed.other_plugin:
             raise self._unlike(f"other decoders{committed.other_plugin}", found)
@@ -184,10 +191,6 @@ class Build:
         if self._options.update and not found.update:
             return PackError(f"{started} {unfinished_message(self._to.out)}")
         return PackError(f"{started} Continue with the same, or start over with {OVERWRITE}.")
-
-    def _name_inputs(self) -> str:
-        out, start, is_shuffled = self._out, self._span.start, self._options.shuffle is not None
-        return inputs_difference(out, start, self._inputs, is_shuffled=is_shuffled)
 
     def _header(self, unfinished: journals.Header | None) -> journals.Header:
         """Return the journal's first line; of rows with sizes of their own, with as many inputs a block as an unfinished one."""
@@ -246,7 +249,7 @@ class Build:
         if self._inputs.url:  # as listed: a resume notices objects that were replaced since
             start = self._committed.inputs_stop
             states = self._inputs.states.tolist(start, start + result.inputs)
-            result.sources = [(size, version) for size, version in states]
+            result.sources = [(*state,) for state in states]
         self._committed.add(result)
 
     def _tick(self, engine: LocalEngine) -> None:

@@ -139,7 +139,7 @@ def _finished(parts: dict[str, Inputs], to: Folder, options: PackOptions) -> dic
     """
     if options.update or options.overwrite:
         return {}
-    from packer.packing.finished import finished_report
+    from packer.packing.request import finished_report
 
     return {
         split: finished_report(inputs, to.out / split, options, to.out)

@@ -6,28 +6,24 @@ Reads the journal, and sizes and times of sources; opens no image and writes not
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from packer.errors import DecodeError
 from packer.inputs.samples import Inputs
 from packer.options import MAX_PIXELS, PackOptions
+from packer.packing.request import difference, recorded_labels, states
 from packer.pixels.formats import plugins
 from packer.pixels.requantize import pixel_versions
 from packer.progress import notify
 from packer.report import Progress
-from packer.sources.base import Readable
-from packer.sources.local import LocalSource
+from packer.sources.base import NO_STATE
 from packer.store import journal as journals
 from packer.store.blocks import Result
-from packer.text import difference
+from packer.text import difference as decoders_difference
 from packer.workers.block_worker import PackJob
 from reader.format.samples import Sample
 from reader.format.shown import redacted
-from reader.tuning import tuning
 
 # In the reason of each reject that another limit might accept.
 _OF_LIMIT = "--max-pixels"
@@ -71,26 +67,32 @@ def journal_header(
         span: which of the inputs are this part's; None where it is no part.
     """
     size = job.layout.size
-    names = (f"{column}: {name}" for column, target in inputs.further_targets.items() for name in target.classes)
     return journals.Header(
         inputs=len(inputs),
-        listing=_listing(inputs),
-        classes=tuple(inputs.classes),
         options=options.shaping() | ({} if size is None else {"size": [*size]}),
         decoders=pixel_versions(options.shaping()),
-        labels=dict(sorted(inputs.labels.items())),
+        labels=recorded_labels(inputs),
         block_inputs=block_inputs,
         # anyone who can read OUT can read a journal
         images=tuple(map(redacted, inputs.images)),
         words=tuple(map(redacted, dataclasses.replace(options, size=size).words())),
         split=split,
-        further_targets=tuple(names),
         update=options.update,
         span=None if span is None else (span.start, span.stop),
     )
 
 
-def read_committed(out: Path, inputs: Inputs, job: PackJob, start: int) -> tuple[Committed, int]:
+def header_difference(found: journals.Header, asked: journals.Header) -> str:
+    """Say in what the pack that wrote a journal's header differs from the one that is asked for; "" where they agree."""
+    requests = [{**header.options, **header.labels} for header in (found, asked)]
+    if what := difference(*requests):
+        return what
+    if found.decoders != asked.decoders:
+        return f"other decoders{decoders_difference(found.decoders, asked.decoders)}"
+    return ""
+
+
+def read_committed(out: Path, inputs: Inputs, job: PackJob, masks: str, start: int) -> tuple[Committed, int]:
     """Return what OUT's journal has of the inputs from the start-th on, and the byte up to which that stands in it.
 
     Under a larger --max-pixels than before, what was rejected for its size is tried again, with all from its block on.
@@ -100,7 +102,7 @@ def read_committed(out: Path, inputs: Inputs, job: PackJob, start: int) -> tuple
     for result, line_end in _followed_blocks(out, len(inputs)):
         # the first journals do not say it
         result.size_bytes = job.layout.stored_bytes(result.rows, result.shapes, result.size_bytes)
-        committed.changed += _changed_sources(inputs, job, seen, result)
+        committed.changed += _changed_sources(inputs, masks, seen, result)
         seen += result.inputs
         is_valid = is_valid and not (is_larger and any(_OF_LIMIT in reject.reason for reject in result.rejects))
         if is_valid and not committed.changed:  # else it is decoded again, with all that follows
@@ -130,72 +132,22 @@ def _other_plugin(result: Result) -> str:
     for kind, before in plugin_decoders(result):
         now = plugins.decoder_of(kind)
         if before != now:
-            return difference({kind: before}, {kind: "none" if now == "Pillow" else now})
+            return decoders_difference({kind: before}, {kind: "none" if now == "Pillow" else now})
     return ""
 
 
-def _listing(inputs: Inputs) -> str:
-    """Return the sha256 of all that is known of the inputs before one is opened."""
-    listing = hashlib.sha256(inputs.identity.encode())
-    listing.update(inputs.paths.encoded)
-    for name, column in inputs.columns().items():
-        listing.update(f"{name}\0{column.dtype}{column.row_shape}\0".encode())
-        listing.update(column.values)
-    for name, texts in inputs.texts.items():
-        listing.update(f"{name}\0text\0".encode())
-        for text in texts:
-            listing.update(f"{text}\0".encode())
-    if inputs.boxes is not None:
-        listing.update(inputs.boxes.encoded())
-        listing.update(repr(sorted(inputs.refused.items())).encode("utf-8", "surrogatepass"))
-    if inputs.masks is not None:
-        listing.update("\0".join(inputs.masks).encode("utf-8", "surrogatepass"))
-    return listing.hexdigest()
+def _changed_sources(inputs: Inputs, masks: str, start: int, result: Result) -> list[str]:
+    """Return the sources of a committed block, and their masks, that are others now; the start-th input is its first.
 
-
-def _changed_sources(inputs: Inputs, job: PackJob, start: int, result: Result) -> list[str]:
-    """Return the sources of a committed block that are others now; the start-th input is its first.
-
-    Their size or mtime differs; or their ctime alone, as where files were renamed, and with it the bytes.
+    What could not be read then, and cannot now, is unchanged.
     """
-    if inputs.identity:
-        return []  # items of a dataset are no files
-    rejected, lines = {reject.input for reject in result.rejects}, iter(result.samples)
+    found = states(inputs, masks, range(start, start + result.inputs))
+    before = zip(result.sources, result.mask_sources or [NO_STATE] * result.inputs, strict=False)
     changed = []
-    for index, (size, mtime) in enumerate(result.sources, start=start):
-        line = None if index in rejected else next(lines)
-        if index in inputs.refused:
-            continue
-        # what could not be read then, and cannot now, is unchanged
-        if inputs.url:
-            is_changed = tuple(inputs.states[index]) != (size, mtime)
-        else:
-            source = job.source(inputs.paths[index], inputs.members[index] if inputs.archives else None)
-            is_changed = source.state() != (size, mtime) or _was_exchanged(source, result.read_since_ns, line)
-        if is_changed:
-            changed.append(inputs.paths[index])
-    for index, state in enumerate(result.mask_sources, start=start):
-        mask = (inputs.masks or [])[index]
-        if index not in inputs.refused:
-            source = job.mask_source(mask)
-            if source.state() != tuple(state) or _was_exchanged(source, result.read_since_ns, None):
-                changed.append(mask)
+    for index, ((path, *now), then) in enumerate(zip(found, before, strict=False), start=start):
+        was_there = [tuple(state) for state in then]
+        if now[0] != was_there[0]:
+            changed.append(path)
+        if now[1] != was_there[1]:
+            changed.append((inputs.masks or [])[index])
     return changed
-
-
-def _was_exchanged(source: Readable, since_ns: int, line: str | None) -> bool:
-    """Whether a file of the same size and mtime has other bytes than its line of samples.jsonl says; None: it has none.
-
-    Its ctime, which no program can set back, is looked at first: a file that has not been touched since is not read.
-    """
-    if not isinstance(source, LocalSource):
-        return False
-    if line is None:
-        return source.ctime_ns() >= since_ns
-    if source.ctime_ns() < since_ns - tuning().file_clock_ns:
-        return False
-    try:
-        data, _ = source.read(max_pixels=sys.maxsize)
-    except DecodeError:  # it cannot be read any more
-        return True
-    return hashlib.sha256(data).hexdigest() != Sample.decode(line).sha256

@@ -95,7 +95,7 @@ def _compared(sample: Sample, locate: Callable[[], Readable]) -> str:
     try:
         source = locate()
         if isinstance(source, LocalSource) and source.member is None:
-            size_bytes, _ = roots.retried(source.state, tuning().source_pause_seconds, time.sleep)
+            size_bytes, *_ = roots.retried(source.state, tuning().source_pause_seconds, time.sleep)
             if size_bytes != sample.size_bytes:
                 return "gone" if size_bytes < 0 else "differs"
         read = functools.partial(source.read, max_pixels=sys.maxsize)

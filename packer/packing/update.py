@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from packer.errors import PackError, ScanError
+from packer.errors import PackError
+from packer.inputs.samples import Inputs
+from packer.inputs.scan import belongs
 from packer.inputs.splits import stores_of
 from packer.option_names import OVERWRITE, Option
 from packer.options import LabelOptions, PackOptions, WorkerOptions
 from packer.packing.keywords import takes
 from packer.packing.pack import ImagesArgument, named_sources, pack_sources
-from packer.packing.recorded_labels import LABEL_OPTIONS, LabelCheck, label_files, resolved_labels
 from packer.pixels.requantize import pixel_versions
 from packer.report import PackReport
 from packer.store.destination import Folder
@@ -25,8 +28,12 @@ from packer.store.journal import header_of
 from packer.store.out_folder import check_no_links, resolved_out
 from packer.store.sealed.reuse import check_reusable
 from packer.store.state import check_finished, unfinished_message
+from packer.text import names_difference, some
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
+
+# Options of labels that an update takes from the store where they are not given.
+_FROM_STORE = ("target_column", "text_column", "path_column", "extension", "missing")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,19 +42,15 @@ class UpdateOptions(WorkerOptions, LabelOptions):
 
     Args:
         max_pixels: as for `pack`; None: as OUT records it.
-        max_gone: how many rows of a store may vanish, a count or a percentage; None: 10 %, at least 10, but not all.
     """
 
     max_pixels: int | None = None
-    max_gone: int | str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class _ReusingOptions(PackOptions):
-    """Options of a pack that reuses rows of the stores that it replaces; max_gone: of `UpdateOptions`, for the line to resume."""
+    """Options of a pack that reuses rows of the stores that it replaces."""
 
     update = True
-    max_gone: int | str | None = None
 
 
 @takes(UpdateOptions)
@@ -64,8 +67,8 @@ def update(images: ImagesArgument, out: str | os.PathLike[str], options: UpdateO
         options: the fields of `UpdateOptions`, as keywords.
 
     Raises:
-        PackError: OUT holds no store, is damaged, or was packed by other decoders or with labels that are not given now; all
-            else that `pack` raises.
+        PackError: OUT holds no store, is damaged, or was packed by other decoders or with labels that are not given now; or
+            classes of rows that stay would have other numbers; all else that `pack` raises.
 
     Examples:
         >>> from pixpack import pack
@@ -79,42 +82,80 @@ def update(images: ImagesArgument, out: str | os.PathLike[str], options: UpdateO
     to = Folder(target)
     to.recover()
     stores = stores_of(target)
-    manifests = {path: _intact(path) for path in stores.values()}
-    first, recorded = next(iter(manifests.items()))
+    manifests = {split: _intact(path) for split, path in stores.items()}
+    recorded = next(iter(manifests.values()))
     _check_unfinished(to)
-    _check_labels(target, recorded, options)
-    given = {name: getattr(options, name) for name in LABEL_OPTIONS} | {"missing": options.missing or None}
-    sources = named_sources(images)
-    pack_options = _ReusingOptions.among(
-        vars(options)
-        | _recorded(recorded, options.max_pixels)
-        | resolved_labels(first, recorded, given, sources)
-    )
-    for path, manifest in manifests.items():
-        check_reusable(path, manifest, pack_options.shaping(), pixel_versions(pack_options.shaping()))
-    limit = None if options.max_gone is None else str(options.max_gone)
-    check = LabelCheck({split: (path, manifests[path]) for split, path in stores.items()}, sources, given, limit)
-    try:
-        report = pack_sources(images, to, pack_options, check)
-    except ScanError as e:
-        raise _explained(e, first, is_reused=options.classes is None and pack_options.classes is not None) from None
-    return dataclasses.replace(report, notes=[*report.notes, *check.notes])
+    labels = _labels(target, next(iter(stores.values())), recorded, options, named_sources(images))
+    limit = recorded.options["max_pixels"] if options.max_pixels is None else options.max_pixels
+    pack_options = _ReusingOptions.among(vars(options) | dict(recorded.options) | {"max_pixels": limit} | labels)
+    for split, manifest in manifests.items():
+        check_reusable(stores[split], manifest, pack_options.shaping(), pixel_versions(pack_options.shaping()))
+    notes: list[str] = []
+
+    def check(parts: dict[str, Inputs]) -> None:
+        """Refuse what would change the meaning of labels."""
+        for split in manifests.keys() & parts.keys():
+            notes.extend(_check_classes(stores[split], manifests[split], parts[split], options))
+
+    report = pack_sources(images, to, pack_options, check)
+    return dataclasses.replace(report, notes=[*report.notes, *notes])
 
 
-def _recorded(manifest: Manifest, max_pixels: int | None) -> dict[str, object]:
-    """Return the options that shape rows, as a store records them."""
-    limit = manifest.options.get("max_pixels", PackOptions.max_pixels) if max_pixels is None else max_pixels
-    return dict(manifest.options) | {"max_pixels": limit}
+def _labels(
+    target: Path, store: Path, recorded: Manifest, options: UpdateOptions, images: Sequence[str]
+) -> dict[str, object]:
+    """Return the options by which labels are read: as they are given, else as the store records them.
+
+    Raises:
+        PackError: one was given and is not now, or the reverse, that is a path, and so recorded nowhere.
+    """
+    for name in ("boxes", "masks", "root"):
+        had, is_given = bool(recorded.labels.get(name)), getattr(options, name) is not None
+        if had and not is_given and belongs(name, images):
+            raise PackError(f"{target} was packed with {Option(name)}. Give {Option(name)} again.")
+        if is_given and not had and name != "root":
+            raise PackError(
+                f"{target} was packed without {Option(name)}, which an update cannot add. Pack again with {OVERWRITE}."
+            )
+    found: dict[str, Any] = {name: recorded.labels.get(name) for name in _FROM_STORE if belongs(name, images)}
+    if recorded.labels.get("classes"):
+        found["classes"] = str(store)
+    return {name: value for name, value in found.items() if value is not None and not getattr(options, name)}
 
 
-def _explained(error: ScanError, store: Path, *, is_reused: bool) -> ScanError:
-    """Say whose class list does not fit, where the user gave none."""
-    if not is_reused or f"{Option('classes')} does not list" not in str(error):
-        return error
-    return ScanError(
-        f"{error} That is the list of {store}, which was packed with {Option('classes')}. Give {Option('classes')} with one"
-        " that fits."
-    )
+def _check_classes(out: Path, before: Manifest, now: Inputs, options: UpdateOptions) -> list[str]:
+    """Refuse other numbers for the classes of a store, unless a class list is given; returns notes on new classes.
+
+    Raises:
+        PackError: says which, and what to do.
+    """
+    if before.target_kind != now.target_kind:
+        raise PackError(
+            f"{out} has {before.target_kind} targets, the images have {now.target_kind} ones. Pack again with {OVERWRITE}."
+        )
+    lists = [("classes", before.classes, now.classes)]
+    for name in before.further_targets.keys() & now.further_targets.keys():
+        targets = before.further_targets[name], now.further_targets[name]
+        lists.append((f"classes of {name}", targets[0].classes, targets[1].classes))
+    notes = []
+    for title, old, new in lists:
+        numbers = {name: number for number, name in enumerate(new)}
+        moved = [
+            f"{name} was {number}, now {numbers[name]}"
+            for number, name in enumerate(old)
+            if numbers.get(name, number) != number
+        ]
+        what = names_difference(old, new) or "in another order"
+        if moved and options.classes is None:
+            raise PackError(
+                f"{title} would have other numbers than in {out}: {some(moved)} ({what}). To keep them, give"
+                f" {Option('classes', out)}, or a file with its names in their order and new ones behind them; for those of"
+                f" a fresh pack, pack again with {OVERWRITE}."
+            )
+        if old != new:
+            changes = f"numbers moved: {some(moved)}" if moved else "all others keep their numbers"
+            notes.append(f"{out} has other {title} than before ({what}); {changes}.")
+    return notes
 
 
 def _intact(path: Path) -> Manifest:
@@ -134,18 +175,4 @@ def _check_unfinished(to: Folder) -> None:
             raise PackError(
                 f"An update would discard the unfinished work in {to.stage}: continue that first, or remove the folder."
                 f" {unfinished_message(to.out)}"
-            )
-
-
-def _check_labels(target: Path, manifest: Manifest, options: LabelOptions) -> None:
-    """Refuse an update that would lose labels, or add them."""
-    for name, had in label_files(manifest).items():
-        is_given = getattr(options, name) is not None
-        if had and not is_given:
-            raise PackError(
-                f"{target} was packed with {Option(name)}. Give {Option(name)} again, or its rows would lose them."
-            )
-        if is_given and not had:
-            raise PackError(
-                f"{target} was packed without {Option(name)}, which an update cannot add. Pack again with {OVERWRITE}."
             )

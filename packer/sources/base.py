@@ -10,14 +10,16 @@ from packer.options import MAX_PIXELS
 # A file may have so many bytes for each of --max-pixels, as 8 bits of 4 channels have uncompressed, and so many in any case: a
 # worker has all of it in memory.
 _BYTES_A_PIXEL, _LEAST_LIMIT = 4, 64 << 20
-State = tuple[int, int]
+# Size in bytes, mtime and ctime in ns; -1 each of what is not there.
+State = tuple[int, int, int]
+NO_STATE: State = (-1, -1, -1)
 
 
 class Readable(Protocol):
     """What the bytes of an input are read from."""
 
     def state(self) -> State:
-        """Return size and time as they are now, by which a change shows."""
+        """Return size and times as they are now, by which a change shows."""
         ...
 
     def read(self, *, max_pixels: int = ..., most_bytes: int | None = None) -> tuple[bytes, State]:

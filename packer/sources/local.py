@@ -6,7 +6,6 @@ the disk or network is to blame, a SourceError.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import io
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 
 from packer.errors import DecodeError, SourceChangedError
 from packer.options import MAX_PIXELS
-from packer.sources.base import State, check_size
+from packer.sources.base import NO_STATE, State, check_size
 from packer.sources.members import RAW, STORED, Archive, Member
 from packer.sources.roots import NOWHERE, Roots
 from packer.system import BINARY, NO_DESCRIPTOR
@@ -51,7 +50,7 @@ class LocalSource:
     roots: Roots = NOWHERE
 
     def state(self) -> State:
-        """Return (size, mtime_ns) of the file, by which a resume notices that it changed; (-1, -1) where there is none.
+        """Return size, mtime and ctime of the file; -1 each where there is none.
 
         Raises:
             SourceError: what it is on cannot be read now.
@@ -60,17 +59,11 @@ class LocalSource:
             status = os.stat(self.path)
         except OSError as e:
             self.roots.check(self.path, e)
-            return -1, -1
-        return status.st_size, status.st_mtime_ns
-
-    def ctime_ns(self) -> int:
-        """Return when the file, or its name, was last changed, ns since 1970; -1 where there is none."""
-        with contextlib.suppress(OSError):
-            return os.stat(self.path).st_ctime_ns
-        return -1
+            return NO_STATE
+        return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
     def read(self, *, max_pixels: int = MAX_PIXELS, most_bytes: int | None = None) -> tuple[bytes, State]:
-        """Return the input's bytes, or the first most_bytes of them, in one version, and (size, mtime_ns) of the file.
+        """Return the input's bytes, or the first most_bytes of them, in one version, and the state of the file.
 
         What has more bytes than an image of max_pixels may have is refused, unread.
 
@@ -120,12 +113,13 @@ class LocalSource:
             raise
 
     def _read_once(self, descriptor: int, max_pixels: int, most_bytes: int | None) -> tuple[bytes, State, bool]:
-        """Read from an open file; returns the bytes, (size, mtime_ns), and whether they are surely one version."""
+        """Read from an open file; returns the bytes, its state, and whether they are surely one version."""
         started = time.time_ns()
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise DecodeError(f"it is {_kind(status.st_mode)}, not an image")
-        state = status.st_size, status.st_mtime_ns
+        # ctime too: no program can set it back
+        state = status.st_size, status.st_mtime_ns, status.st_ctime_ns
         if self.archive is not None and state != self.archive[1:]:
             raise SourceChangedError(f"{self.path} was changed since it was listed")
         size_bytes = status.st_size if self.member is None else self.member.size_bytes
@@ -137,11 +131,9 @@ class LocalSource:
         else:
             check_size(max(size_bytes, self.member.stored_bytes), max_pixels)
             data = _read_member(descriptor, self.member, wanted)
-        # ctime too: no program can set it back
-        times = status.st_mtime_ns, status.st_ctime_ns
         now = os.fstat(descriptor)
-        is_same = (now.st_size, now.st_mtime_ns, now.st_ctime_ns) == (status.st_size, *times)
-        return data, state, is_same and started - max(times) > tuning().file_clock_ns
+        is_same = (now.st_size, now.st_mtime_ns, now.st_ctime_ns) == state
+        return data, state, is_same and started - max(state[1:]) > tuning().file_clock_ns
 
 
 def _read_member(descriptor: int, member: Member, wanted: int) -> bytes:

@@ -11,6 +11,7 @@ class Archive(NamedTuple):
     path: str
     size_bytes: int
     mtime_ns: int
+    ctime_ns: int
 
 
 class Member(NamedTuple):

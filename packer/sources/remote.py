@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from packer.errors import DecodeError, SourceError
 from packer.options import MAX_PIXELS
-from packer.sources.base import State, check_size
+from packer.sources.base import NO_STATE, State, check_size
 from packer.sources.object_storage import open_url, reason
 from reader.format.shown import redacted
 from reader.tuning import tuning
@@ -32,7 +32,7 @@ class RemoteSource:
 
     def state(self) -> State:
         """Return nothing known: the listing says it."""
-        return -1, -1
+        return NO_STATE
 
     def read(self, *, max_pixels: int = MAX_PIXELS, most_bytes: int | None = None) -> tuple[bytes, State]:
         """Return the object's bytes, or the first most_bytes of them: one version, as storage never mixes two.
@@ -43,7 +43,7 @@ class RemoteSource:
         """
         data = self._expected() or self.fetch(most_bytes)
         check_size(len(data), max_pixels)
-        return data, (len(data), 0)
+        return data, (len(data), 0, 0)
 
     def fetch(self, most_bytes: int | None = None) -> bytes:
         """Ask for the bytes now; tries again where the network is to blame."""

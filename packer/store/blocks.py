@@ -47,8 +47,8 @@ _SUMS = list_of(integer(0, 1 << 128), "a list of integers")
 _CONTENT = list_of(list_of(integer(0), "four integers", count=4), "a list of four integers each")
 _REJECTS = list_of(record_of(RejectedInput), "a list of objects with input, path and reason")
 _PAIRS = list_of(list_of(integer(-1), "two integers", count=2), "a list of pairs of integers")
-# Bytes and time in ns: files may be dated before 1970, and after 2262, when 64 bits end.
-_STATES = list_of(list_of(integer(-(1 << 127), 1 << 127), "two integers", count=2), "a list of pairs of integers")
+# Bytes and times in ns: files may be dated before 1970, and after 2262, when 64 bits end.
+_STATES = list_of(list_of(integer(-(1 << 127), 1 << 127), "three integers", count=3), "a list of three integers each")
 _SIZES = list_of(integer(1), "a list of integers of 1 or more")
 
 
@@ -71,17 +71,16 @@ class Result:
     samples: list[str] = key(list_of(TEXT, "a list of texts"), default_factory=list)
     content: list[tuple[int, int, int, int]] = key(_CONTENT, default_factory=list)
     rejects: list[RejectedInput] = key(_REJECTS, default_factory=list)
-    sources: list[tuple[int, int]] = key(_STATES, default_factory=list)
+    # size, mtime and ctime of each source, as they were when it was read
+    sources: list[tuple[int, int, int]] = key(_STATES, default_factory=list)
     source_bytes: int = key(_COUNT, default=0)
-    # time before the first source was read, ns since 1970
-    read_since_ns: int = key(_COUNT, default=0, compare=False)
     size_bytes: int = key(_COUNT, default=0)
     shapes: list[tuple[int, int]] = key(_PAIRS, default_factory=list)
     frames: list[int] = key(_SIZES, default_factory=list)
     unpacked_bytes: int = key(_COUNT, default=0)
     unpacked_crc32: int = key(_CRC32, default=0)
     # only with masks: of each one's file
-    mask_sources: list[tuple[int, int]] = key(_STATES, default_factory=list)
+    mask_sources: list[tuple[int, int, int]] = key(_STATES, default_factory=list)
     # which values the masks of its rows have, rising
     mask_values: list[int] = key(BYTES, default_factory=list)
     # rows that are reused of the store that is replaced; the name is a key of the journal

@@ -70,21 +70,16 @@ class Header:
     `images`, `words`, `split`, `update` and `command` serve the command that resumes the pack; a resume compares the others.
     """
 
-    # version of the lines; block_inputs is how many inputs a block has
-    journal: int = key(integer(1), default=2)
     inputs: int = key(integer(0), default=0)
-    listing: str = key(TEXT, default="")
-    classes: tuple[str, ...] = key(TEXTS, default=())
     options: Mapping[str, Any] = key(PLAIN_OBJECT, default_factory=dict)
     decoders: Mapping[str, object] = key(PLAIN_OBJECT, default_factory=dict)
-    # None: of pixpack 0.1
-    labels: Mapping[str, object] | None = key(optional(PLAIN_OBJECT), where_given=True, default=None)
+    labels: Mapping[str, object] = key(PLAIN_OBJECT, default_factory=dict)
+    # how many inputs a block has
     block_inputs: int = key(integer(0), default=0)
     # empty: a dataset is packed
     images: tuple[str, ...] = key(TEXTS, default=("IMAGES",))
     words: tuple[str, ...] = key(TEXTS, default=())
     split: str = key(TEXT, default="")
-    further_targets: tuple[str, ...] = key(TEXTS, where_given=True, default=())
     update: bool = key(BOOL, where_given=True, default=False)
     # what is done with them, a word of the command; "": they are packed
     command: str = key(TEXT, where_given=True, default="")

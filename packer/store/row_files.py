@@ -20,6 +20,7 @@ from packer.inputs.class_lists import gap_notes
 from packer.inputs.sample_notes import SampleNotes
 from packer.inputs.samples import Column, Inputs
 from packer.pixels.layout import RowLayout
+from packer.sources.base import NO_STATE, State
 from packer.store.blocks import RejectedInput, Result
 from reader.format.blocks import Block
 from reader.format.filesystem import error_path
@@ -36,6 +37,8 @@ MASK_OFFSETS = f"{TENSORS}/mask_offsets.memmap"
 FRAMES = f"{TENSORS}/frames.memmap"
 EXTRAS = f"{TENSORS}/extras"
 MASKS = f"{EXTRAS}/masks.memmap"
+# In the recorded labels: the digest of the sources, by path, size, mtime and ctime.
+SOURCES = "sources"
 
 
 class RowFiles:
@@ -50,6 +53,8 @@ class RowFiles:
         # of a dataset that does not name its classes
         self.class_count = 0
         self._numbers: set[int] = set()
+        # as `sources_digest`
+        self.sources = 0
         self.sums = [0] * layout.channel_count
         self.square_sums = [0] * layout.channel_count
         self.blocks: list[Block] = []
@@ -79,6 +84,9 @@ class RowFiles:
         files[SAMPLES].write(lines.encode("ascii"))
         files[REJECTED].write("".join(map(self._reject_line, result.rejects)).encode("ascii"))
         rows = self._accepted(result)
+        paths = self._all.paths[self.inputs : self.inputs + result.inputs]
+        masks = result.mask_sources or [NO_STATE] * result.inputs
+        self.sources = add_sources(self.sources, zip(paths, result.sources, masks, strict=True))
         for name, column in self._columns.items():
             is_read = name == TARGETS and self._all.identity
             chosen = self._read_targets(result, column) if is_read else column.chosen(rows)
@@ -174,6 +182,31 @@ class RowFiles:
         filling = self._layout.file_bytes(self.pixel_bytes) - self.pixel_bytes
         crc32 = crc32_combine(self.crc32, zlib.crc32(bytes(filling)), filling)
         return entries | {PIXELS: FileEntry(self.pixel_bytes + filling, f"crc32:{crc32:08x}")}
+
+
+def add_sources(digest: int, sources: Iterable[tuple[str, State, State]]) -> int:
+    """Add to a digest, below 2**256, the path of each source, its state and that of its mask.
+
+    A sum: the digests of parts add up to that of all.
+    """
+    for path, source, mask in sources:
+        # a journal has lists, a look at the files tuples
+        numbers = ",".join(map(str, (*source, *mask)))
+        known = hashlib.sha256(f"{path}\0{numbers}".encode("utf-8", "surrogatepass"))
+        digest += int.from_bytes(known.digest(), "big")
+    return digest % (1 << 256)
+
+
+def sources_digest(sources: Iterable[tuple[str, State, State]]) -> str:
+    """Return the digest of sources as labels record it: 64 hex digits.
+
+    Example:
+        >>> state = (9, 1, 2)
+        >>> swapped = [[("a", state, state), ("b", (9, 1, 3), state)], [("a", (9, 1, 3), state), ("b", state, state)]]
+        >>> len({sources_digest(one) for one in swapped})
+        2
+    """
+    return f"{add_sources(0, sources):064x}"
 
 
 def extra_specs(inputs: Inputs, layout: RowLayout) -> dict[str, TensorSpec]:

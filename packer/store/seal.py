@@ -23,7 +23,7 @@ from packer.report import Progress
 from packer.store import journal as journals
 from packer.store.blocks import Result
 from packer.store.files import sync_folder, write_synced
-from packer.store.row_files import EXTRAS, MASKS, TARGETS, TENSORS, RowFiles, channel_statistics, extra_specs
+from packer.store.row_files import EXTRAS, MASKS, SOURCES, TARGETS, TENSORS, RowFiles, channel_statistics, extra_specs
 from reader.format.blocks import Block, encode_manifest, parse_content
 from reader.format.check import metadata_files
 from reader.format.errors import StoreError
@@ -147,7 +147,7 @@ def _fields(written: RowFiles, header: journals.Header, layout: RowLayout, input
         "target_count": inputs.targets.count,
         "has_content": layout.geometry.has_content,
         "extras": extra_specs(inputs, layout),
-        "classes": header.classes or written.numbered_classes(),
+        "classes": inputs.classes or written.numbered_classes(),
         "mean": tuple(mean),
         "std": tuple(std),
         "inputs": written.inputs,
@@ -155,7 +155,7 @@ def _fields(written: RowFiles, header: journals.Header, layout: RowLayout, input
         "options": header.options,
         "decoders": header.decoders,
         "further_targets": inputs.further_targets,
-        "labels": header.labels or {},
+        "labels": {**header.labels, SOURCES: f"{written.sources:064x}"},
         "mask_values": written.mask_values,
         "reader_features": layout.reader_features + ((TEXT_COLUMNS,) if inputs.texts else ()),
         "texts": tuple(inputs.texts),

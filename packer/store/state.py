@@ -44,7 +44,6 @@ _OF_UPDATE = (
     "--max-rejects",
     "--timeout",
     "--max-pixels",
-    "--max-gone",
 )
 # Of parts that are not packed to their end, as many are named.
 _PARTS_NAMED = 8
@@ -317,10 +316,6 @@ def command_to_resume(out: Path, header: Header, part: str = "") -> str:
     target, verb, words = str(out_of(out.parent if header.split else out)), header.command, [*header.words]
     if header.update and published(Path(target)):
         verb, words = "update", [word for pair in pairwise(words) if pair[0] in _OF_UPDATE for word in pair]
-    elif "--max-gone" in words:
-        # without the store that it replaces, it is a pack
-        at = words.index("--max-gone")
-        del words[at : at + 2]
     command = [
         *([verb] if verb else []),
         *header.images,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -21,7 +20,7 @@ from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
 from packer.pixels.requantize import row_decoder
 from packer.pixels.row import Row
-from packer.sources.base import Readable, State
+from packer.sources.base import NO_STATE, Readable, State
 from packer.sources.local import LocalSource
 from packer.sources.locate import locate
 from packer.sources.members import Archive
@@ -99,8 +98,8 @@ class PackJob:
 class Attempt:
     """What became of one input: a row and its line, or a reason."""
 
-    source: State = (-1, -1)
-    mask_source: State = (-1, -1)
+    source: State = NO_STATE
+    mask_source: State = NO_STATE
     mask: bytes = b""
     mask_values: list[int] = field(default_factory=list)
     source_bytes: int = 0
@@ -134,7 +133,7 @@ class BlockWorker:
 
     def decode(self, task: Task) -> Result:
         """Decode a block; its rows stay here until `write`."""
-        result = Result(task.block, 0, read_since_ns=time.time_ns())
+        result = Result(task.block, 0)
         self._rows.begin(len(task.paths))
         for index in range(task.start, task.stop):
             self._make(task, index, result)

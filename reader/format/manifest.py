@@ -123,8 +123,10 @@ _LABELS = replace(
     with_known(
         "labels of the manifest",
         {
-            **dict.fromkeys(("boxes", "extension", "path_column", "target_column", "text_column"), TEXT),
-            **dict.fromkeys(("classes", "root", "unknown"), BOOL),
+            **dict.fromkeys(
+                ("boxes", "extension", "inputs", "path_column", "sources", "target_column", "text_column"), TEXT
+            ),
+            **dict.fromkeys(("classes", "masks", "root"), BOOL),
             "missing": TEXTS,
         },
     ),
@@ -258,11 +260,6 @@ class Manifest:
     def tensor_paths(self) -> dict[str, str]:
         """Return tensor name -> path of its file inside the store."""
         return {name: f"_tensordict/{name}.memmap" for name in self.tensors}
-
-    @property
-    def records_labels(self) -> bool:
-        """Whether the store records how labels were read: that labels says nothing of an option means that it was not used."""
-        return self.version >= (1, 1) and not self.labels.get("unknown")
 
     @cached_property
     def kind(self) -> RowKind:

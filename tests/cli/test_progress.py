@@ -198,7 +198,7 @@ def test_a_log_that_was_closed_or_silenced_gets_nothing(monkeypatch: pytest.Monk
     ("arguments", "stage"),
     [
         (["IMAGES", "OUT", "--size", "8"], "pack: "),
-        (["update", "IMAGES", "STORE", "--max-gone", "100%"], "pack: "),
+        (["update", "IMAGES", "STORE"], "pack: "),
         (["subset", "STORE", "OUT", "--fraction", "0.5"], "copy: "),
         (["merge", "STORE", "STORE", "OUT"], "copy: "),
         (["verify", "STORE"], "verify: "),
@@ -237,7 +237,7 @@ def test_all_commands_write_lines_and_quiet_ones_none(
         (["IMAGES", "OUT"], "sizes"),
         (["IMAGES", "OUT", "--fit", "none"], "sizes allocate pack seal"),
         (["IMAGES", "STORE", "--size", "16"], "check"),
-        (["update", "IMAGES", "STORE", "--max-gone", "100%"], "digest check read allocate pack seal"),
+        (["update", "IMAGES", "STORE"], "digest read allocate pack seal"),
         (["subset", "STORE", "OUT", "--fraction", "0.5"], "digest check allocate read copy"),
         (["merge", "STORE", "STORE", "OUT"], "digest check allocate read copy"),
         (["info", "STORE"], "read"),

@@ -144,7 +144,7 @@ class Store:
         need(all(type(v) is dict and all(plain(x, 0) for x in v.values()) for v in decoders.values()), "decoders")
         for key, value in labels.items():
             right = (
-                type(value) is bool if key in ("classes", "root", "unknown") else key == "missing" or type(value) is str
+                type(value) is bool if key in ("classes", "masks", "root") else key == "missing" or type(value) is str
             )
             need(right or key not in LABELS, "labels")
             need(key != "missing" or texts(value) is not None, "labels")
@@ -397,7 +397,10 @@ class Store:
             return file.read(count)
 
 
-LABELS = {"boxes", "extension", "path_column", "target_column", "text_column", "classes", "root", "unknown", "missing"}
+LABELS = {
+    *("boxes", "classes", "extension", "inputs", "masks", "missing", "path_column", "root", "sources", "target_column"),
+    "text_column",
+}
 INTEGERS = {
     "max_pixels": (1, INT63),
     "requantize": (1, 32),

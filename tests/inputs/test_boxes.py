@@ -368,7 +368,7 @@ def test_labels_that_changed_since_are_refused_by_a_resume(images: Path, tmp_pat
     changed = json.loads(labels.read_text())
     changed["annotations"][-1]["bbox"][0] += 1
     labels.write_text(json.dumps(changed))
-    with pytest.raises(PackError, match="was started with other input files"):
+    with pytest.raises(PackError, match="was started with other options"):
         pack(images, tmp_path / "out", size=32, boxes=labels)
 
 
@@ -398,9 +398,7 @@ def test_splits_have_room_for_as_many_boxes_as_any_of_them_needs(tmp_path: Path)
     labels = coco(
         tmp_path / "c.json", {"train.jpg": None, "val/val.jpg": None}, [*boxes, ("val/val.jpg", [1, 1, 8, 8])]
     )
-    with pytest.raises(
-        PackError, match=r"train is finished, but with room for another number of boxes in a row \(3, now 4\)"
-    ):
+    with pytest.raises(PackError, match=r"train is finished, but with other options"):
         pack(tmp_path / "images", tmp_path / "out", size=32, boxes=labels, workers=1)
 
 
@@ -414,7 +412,7 @@ def test_a_started_split_with_room_for_other_boxes_is_refused(tmp_path: Path) ->
         return coco(tmp_path / "c.json", {"train.jpg": None, "val/val.jpg": None}, boxes)
 
     interrupted(pack, tmp_path / "images", tmp_path / "out", size=32, boxes=labels(1), workers=1, inputs=0)
-    with pytest.raises(PackError, match=r"train was started with other input files"):
+    with pytest.raises(PackError, match=r"train was started with other options"):
         pack(tmp_path / "images", tmp_path / "out", size=32, boxes=labels(2), workers=1)
 
 
@@ -623,7 +621,7 @@ def test_yolo_labels_that_changed_since_are_refused_by_a_resume(images: Path, tm
     stopped(images, tmp_path / "out", workers=1, **options)
     for changed in ("0 0.5 0.5 0.2 0.3", "1 0.5 0.5 0.2 0.2", "oh"):
         (labels / "class2" / "007.txt").write_text(changed)
-        with pytest.raises(PackError, match="was started with other input files"):
+        with pytest.raises(PackError, match="was started with other options"):
             pack(images, tmp_path / "out", **options)
     (labels / "class2" / "007.txt").write_text("0 0.5 0.5 0.2 0.2")
     assert pack(images, tmp_path / "out", **options).rows == 24

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Tune, interrupted, make_splits, store_bytes
+from conftest import Tune, content_bytes, interrupted, make_splits
 
 from packer import ScanError, pack, seal_parts
 from packer.errors import RemoteError, SourceError, UnreadableError
@@ -102,7 +102,7 @@ def test_a_folder_in_s3_gives_the_bytes_of_the_local_one(images: Path, tmp_path:
     pack(images, tmp_path / "full", size=32)
     report = pack(url, tmp_path / "out", size=32, workers=2)
     assert (report.rows, report.rejected, report.ignored) == (24, 2, 1)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "full")
+    assert content_bytes(tmp_path / "out") == content_bytes(tmp_path / "full")
     assert verify(tmp_path / "out", redecode=24, images=url).problems == []
 
 
@@ -112,7 +112,7 @@ def test_splits_and_options_are_those_of_a_local_folder(tmp_path: Path, options:
     url = _upload(tmp_path / "images", "memory://set")
     pack(tmp_path / "images", tmp_path / "full", size=32, **options)
     pack(f"{url}/", tmp_path / "out", size=32, **options)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "full")
+    assert content_bytes(tmp_path / "out") == content_bytes(tmp_path / "full")
 
 
 def test_a_size_is_found_in_the_headers_and_parts_are_sealed(tmp_path: Path) -> None:
@@ -124,11 +124,11 @@ def test_a_size_is_found_in_the_headers_and_parts_are_sealed(tmp_path: Path) -> 
     url = _upload(tmp_path / "images", "memory://flat")
     pack(tmp_path / "images", tmp_path / "full")
     pack(url, tmp_path / "out")
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "full")
+    assert content_bytes(tmp_path / "out") == content_bytes(tmp_path / "full")
     for part in ("2/2", "1/2"):
         pack(url, tmp_path / "parts", size="30x40", part=part)
     seal_parts(tmp_path / "parts")
-    assert store_bytes(tmp_path / "parts") == store_bytes(tmp_path / "full")
+    assert content_bytes(tmp_path / "parts") == content_bytes(tmp_path / "full")
 
 
 def test_an_object_that_was_replaced_is_noticed_by_a_resume(images: Path, tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_an_object_that_was_replaced_is_noticed_by_a_resume(images: Path, tmp_pa
     report = pack(url, tmp_path / "out", size=32)
     assert (report.changed, report.resumed_from) == ("class0/002.jpg", 2)
     pack(images, tmp_path / "full", size=32)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "full")
+    assert content_bytes(tmp_path / "out") == content_bytes(tmp_path / "full")
 
 
 def test_an_object_that_cannot_be_read_is_rejected_and_the_network_gets_a_second_try(
@@ -190,7 +190,7 @@ def test_storage_that_refuses_or_vanishes_stops_the_pack_unsealed_and_it_continu
             pack(url, tmp_path / "out", size=32, workers=1, max_rejects="100%", progress=_set_at(4, expired))
     assert not (tmp_path / "out/manifest.json").exists()
     pack(url, tmp_path / "out", size=32)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "full")
+    assert content_bytes(tmp_path / "out") == content_bytes(tmp_path / "full")
 
 
 def _expiring(call: Callable[..., Any], error: Exception, expired: Event) -> Callable[..., Any]:

@@ -144,7 +144,7 @@ def test_another_class_of_a_further_column_is_another_pack(manifests: tuple[Path
     options: dict[str, Any] = {"size": 32, "target_column": "kind,tags"}
     pack(manifests[0], tmp_path / "out", **options)
     manifests[0].write_text(manifests[0].read_text().replace("x;z", "w;z"))
-    with pytest.raises(PackError, match="finished, but with other target columns"):
+    with pytest.raises(PackError, match="finished, but with other inputs"):
         pack(manifests[0], tmp_path / "out", **options)
 
 
@@ -161,9 +161,7 @@ def test_a_started_pack_with_another_class_of_a_further_column_is_refused(
         pack(manifests[0], tmp_path / "out", progress=stop, **options)
     # the numbers stay the same, the name of one does not
     manifests[0].write_text(manifests[0].read_text().replace("x;z", "w;z"))
-    with pytest.raises(
-        PackError, match=r"was started with other target columns \(3, now 3\): gone: tags: x; new: tags: w"
-    ):
+    with pytest.raises(PackError, match=r"was started with other inputs"):
         pack(manifests[0], tmp_path / "out", **options)
 
 

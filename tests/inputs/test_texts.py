@@ -110,7 +110,7 @@ def test_a_changed_text_is_seen_by_resume_and_brought_by_update(table: Path, tmp
     pack(changed, tmp_path / "out", size=32, **OPTIONS)
     assert pack(changed, tmp_path / "out", size=32, **OPTIONS).resumed_from == 9
     changed.write_text(changed.read_text(encoding="utf-8").replace("猫", "dog"), encoding="utf-8")
-    with pytest.raises(PackError, match="is finished, but with other values of texts"):
+    with pytest.raises(PackError, match="is finished, but with other inputs"):
         pack(changed, tmp_path / "out", size=32, **OPTIONS)
     # --text-column is the store's
     assert update(changed, tmp_path / "out", max_rejects=1, workers=1).kept == 8
@@ -131,7 +131,7 @@ def test_texts_that_moved_to_another_row_or_column_are_seen_by_resume(table: Pat
 
     pack(listed(("", ""), ("a", ""), ("b", "")), tmp_path / "out", **options)
     for texts in ((("a", ""), ("b", ""), ("", "")), (("", ""), ("", "a"), ("b", ""))):
-        with pytest.raises(PackError, match="is finished, but with other values of texts"):
+        with pytest.raises(PackError, match="is finished, but with other inputs"):
             pack(listed(*texts), tmp_path / "out", **options)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Tune, store_bytes, tuned
+from conftest import Tune, content_bytes, tuned
 from kinds import BROKEN, KINDS, SAMPLES, MakeStore, refusal, spread, stores_of
 from stored_rows import manifest_of, rows_of
 
@@ -52,11 +52,11 @@ def test_all_rows_are_the_store_again_or_that_of_its_images_without_the_reject(
     kind: str, store_of: MakeStore, intact_of: PackSome, tmp_path: Path
 ) -> None:
     subset(intact_of(kind), tmp_path / "again", fraction=1)
-    assert store_bytes(tmp_path / "again") == store_bytes(intact_of(kind))
+    assert content_bytes(tmp_path / "again") == content_bytes(intact_of(kind))
     # the order of shuffled rows follows from all inputs, and the digest of boxes from the whole file
     if kind not in (*SHUFFLED, *BOXED):
         subset(store_of(kind), tmp_path / "rows", fraction=1)
-        assert store_bytes(tmp_path / "rows") == store_bytes(intact_of(kind))
+        assert content_bytes(tmp_path / "rows") == content_bytes(intact_of(kind))
 
 
 @every_kind
@@ -70,7 +70,7 @@ def test_reversed_rows_are_the_rows_and_reversed_again_the_store(
         assert rows_of(there) == rows_of(store)[::-1]
         assert verify(there).problems == []
         subset(there, back, rows=slice(None, None, -1))
-        assert store_bytes(back) == store_bytes(store)
+        assert content_bytes(back) == content_bytes(store)
 
 
 @every_kind
@@ -94,7 +94,7 @@ def test_a_store_that_was_cut_in_two_is_merged_to_the_store(kind: str, intact_of
         if kind in (*SHUFFLED, *BOXED):
             assert rows_of(tmp_path / f"whole{split}") == rows_of(store)
         else:
-            assert store_bytes(tmp_path / f"whole{split}") == store_bytes(store)
+            assert content_bytes(tmp_path / f"whole{split}") == content_bytes(store)
 
 
 @pytest.mark.parametrize("kind", spread([*KINDS]))

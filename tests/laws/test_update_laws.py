@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from conftest import store_bytes
+from conftest import content_bytes, store_bytes
 from kinds import BROKEN, KINDS, ROWS, SAMPLES, Inputs, MakeStore, Sample, spread
 
 from packer import PackError, PackReport, pack, update
@@ -92,9 +92,7 @@ def _small_blocks(small_blocks: None) -> None:
     """Blocks of two inputs, so that rows that stay move between blocks."""
 
 
-def _updated(
-    kind: str, samples: Sequence[Sample], out: Path, tmp_path: Path
-) -> tuple[Inputs, PackReport]:
+def _updated(kind: str, samples: Sequence[Sample], out: Path, tmp_path: Path) -> tuple[Inputs, PackReport]:
     """Update a store with the inputs of its kind as they are now."""
     inputs = KINDS[kind](tmp_path / "inputs", samples)
     inputs = replace(inputs, options=inputs.options | {"max_rejects": 2})
@@ -114,7 +112,8 @@ def test_an_update_equals_a_fresh_pack_and_decodes_what_changed_alone(
         fresh = tmp_path / "fresh"
         pack(inputs.images, fresh, workers=1, **inputs.options)
         assert store_bytes(fresh) != store_bytes(store_of(kind))
-    assert store_bytes(out) == store_bytes(fresh)
+    same = content_bytes if change == "none" else store_bytes  # its images were written anew
+    assert same(out) == same(fresh)
     reports = list(report.splits.values()) or [report]
     assert (reports[0].rows, reports[0].rows - reports[0].kept) == (CHANGES[change].rows, CHANGES[change].decoded)
 

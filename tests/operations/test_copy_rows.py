@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Tune, interrupted, store_bytes
+from conftest import Tune, content_bytes, interrupted, store_bytes
 from PIL import Image
 from test_boxes import coco
 from test_lists import listed
@@ -77,7 +77,7 @@ def test_the_rows_of_some_classes_are_what_packing_these_alone_gives(
     pack(images, tmp_path / "out", **options)
     pack(part_of(images, tmp_path / "some", ["class0", "class2"]), tmp_path / "alone", **options)
     subset(tmp_path / "out", tmp_path / "chosen", classes=["class0", "class2"])
-    assert store_bytes(tmp_path / "chosen") == store_bytes(tmp_path / "alone")
+    assert content_bytes(tmp_path / "chosen") == content_bytes(tmp_path / "alone")
 
 
 def test_classes_count_in_the_order_in_which_they_are_given(images: Path, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_classes_count_in_the_order_in_which_they_are_given(images: Path, tmp_pa
     names = names_file(tmp_path / "names.txt", ["class2", "class0"])
     pack(part_of(images, tmp_path / "some", ["class0", "class2"]), tmp_path / "alone", size=32, classes=str(names))
     subset(tmp_path / "out", tmp_path / "chosen", classes=names)
-    assert store_bytes(tmp_path / "chosen") == store_bytes(tmp_path / "alone")
+    assert content_bytes(tmp_path / "chosen") == content_bytes(tmp_path / "alone")
 
 
 def without_labels(out: Path) -> dict[str, bytes]:
@@ -201,7 +201,7 @@ def test_stores_of_two_halves_are_the_store_of_all(options: dict[str, Any], imag
         pack(part_of(images, tmp_path / f"images-{name}", classes), tmp_path / name, **options)
     report = merge([tmp_path / "a", tmp_path / "b"], tmp_path / "both")
     assert (report.rows, report.classes, report.size[0] > 0) == (24, 3, True)
-    assert store_bytes(tmp_path / "both") == store_bytes(tmp_path / "full")
+    assert content_bytes(tmp_path / "both") == content_bytes(tmp_path / "full")
     numbered = f"those of {tmp_path / 'a'}, {tmp_path / 'b'} have new numbers."
     assert report.notes == [f"targets count in one list of 3 classes; {numbered}"]
 
@@ -231,7 +231,7 @@ def test_boxes_and_masks_are_merged_with_room_for_the_most(
     merge(halves, tmp_path / "both")
     # the digest of the label file is that of neither
     assert without_labels(tmp_path / "both") == without_labels(full)
-    assert read_manifest(tmp_path / "both").labels == {}
+    assert read_manifest(tmp_path / "both").labels == {"masks": True}
 
 
 def test_targets_of_every_kind_are_merged_and_numbered_again(images: Path, tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_targets_of_every_kind_are_merged_and_numbered_again(images: Path, tmp_p
         assert MemmapDataset(parts[0]).classes == list(kept)
         merge(parts, tmp_path / first / "merged")
         # the blocks of 48 rows are those of 24 and 24
-        found[first] = store_bytes(tmp_path / first / "merged"), store_bytes(tmp_path / first / "both")
+        found[first] = content_bytes(tmp_path / first / "merged"), content_bytes(tmp_path / first / "both")
     for merged, packed in found.values():
         assert merged == packed
 
@@ -512,7 +512,7 @@ def test_a_killed_copy_is_not_taken_for_a_pack_that_would_replace_the_store(
     shutil.copytree(shared_store, out)
     merge_killed(shared_store, out, "--overwrite")
     assert (tmp_path / "out.packing/.packing/lock").exists()
-    with pytest.raises(PackError, match="is finished, but with another number of inputs"):
+    with pytest.raises(PackError, match="is finished, but with other inputs"):
         pack(images, out, size=32)
     assert store_bytes(out) == store_bytes(shared_store)
     # and a pack that does replace it is resumed, though a copy was cut short in its place
@@ -561,7 +561,7 @@ def test_a_lock_that_cannot_be_written_is_let_go(
         assert out.exists() == overwrite
         assert not (out.parent / f"{out.name}.packing").exists()
         if overwrite:  # no pack is to be resumed; where there is no OUT, begins one
-            with pytest.raises(PackError, match="is finished, but with another number"):
+            with pytest.raises(PackError, match="is finished, but with other inputs"):
                 pack(images, out, size=32)
         merge([shared_store] * 2, out, overwrite=overwrite)
         assert len(MemmapDataset(out)) == 180
@@ -728,7 +728,7 @@ def test_two_at_once_one_wins(shared_store: Path, tmp_path: Path) -> None:
 
     subset(shared_store, tmp_path / "out", fraction=1, progress=second)
     assert "is being packed by process" in sentence[0]
-    assert store_bytes(tmp_path / "out") == store_bytes(shared_store)
+    assert content_bytes(tmp_path / "out") == content_bytes(shared_store)
 
 
 # -- the commands

@@ -79,14 +79,3 @@ def test_masks_that_exchange_names_are_packed_under_their_new_names(tmp_path: Pa
     pack(images, tmp_path / "out", size=32, masks=tmp_path / "masks")
     pack(images, tmp_path / "fresh", size=32, masks=tmp_path / "masks")
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_a_file_that_was_only_touched_is_not_decoded_again(tmp_path: Path) -> None:
-    images = make_tree(tmp_path / "images")
-    interrupted(pack, images, tmp_path / "out", size=32)
-    for path in images.rglob("*.jpg"):
-        path.chmod(0o600)
-    report = pack(images, tmp_path / "out", size=32)
-    assert report.resumed_from >= 8
-    assert report.changed_count == 0

@@ -7,7 +7,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from conftest import Tune, interrupted, store_bytes
+from conftest import Tune, content_bytes, interrupted
 
 from packer import pack, update
 
@@ -34,7 +34,7 @@ def test_files_of_any_date_are_packed_resumed_and_updated(
         _date(path, seconds)
     interrupted(pack, images, tmp_path / "out", size=32)
     pack(images, tmp_path / "out", size=32)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "reference")
+    assert content_bytes(tmp_path / "out") == content_bytes(tmp_path / "reference")
     assert update(images, tmp_path / "out").kept == update(images, tmp_path / "reference").kept > 0
 
 
@@ -45,4 +45,4 @@ def test_tars_of_any_date_are_packed(images: Path, tmp_path: Path, seconds: floa
     pack(tmp_path / "images.tar", tmp_path / "reference", size=32)
     _date(tmp_path / "images.tar", seconds)
     pack(tmp_path / "images.tar", tmp_path / "out", size=32)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "reference")
+    assert content_bytes(tmp_path / "out") == content_bytes(tmp_path / "reference")

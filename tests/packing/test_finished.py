@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from packer.operations.verify import verify
 from packer.packing import build
 from packer.packing.source_check import SourcesReport
 from packer.pixels.decode import Decoder
-from reader.format.manifest import MANIFEST, PIXELS, read_manifest
+from reader.format.manifest import MANIFEST, PIXELS
 
 
 @pytest.fixture(autouse=True)
@@ -72,85 +71,16 @@ def _grown(images: Path) -> None:
         file.write(b"more")
 
 
-def _replaced_by_another_name(images: Path) -> None:
-    (images / "class1/003.jpg").rename(images / "class1/new.jpg")
-
-
-def _moved_to_another_class(images: Path) -> None:
-    (images / "class1/003.jpg").rename(images / "class2/003b.jpg")
-
-
-@pytest.mark.parametrize(
-    ("change", "what"),
-    [
-        (_grown, r"other sources: class1/003\.jpg \(had \d+ bytes, now \d+\)"),
-        (_replaced_by_another_name, r"other inputs: gone: class1/003\.jpg; new: class1/new\.jpg"),
-        (_moved_to_another_class, r"other inputs: gone: class1/003\.jpg; new: class2/003b\.jpg"),
-        (
-            lambda images: (images / "class1/003.jpg").unlink(),
-            r"another number of inputs \(24, now 23\): gone: class1/003",
-        ),
-        (
-            lambda images: (images / "class1").rename(images / "other"),
-            r"other classes \(3, now 3\): gone: class1; new: other",
-        ),
-    ],
-)
-def test_a_finished_store_of_other_inputs_says_what_differs_and_what_to_run(
-    images: Path, tmp_path: Path, change: Callable[[Path], Any], what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pack(images, tmp_path / "out", size=32)
-    change(images)
-    monkeypatch.setattr(build.Build, "run", None)  # nothing is decoded
-    command = f"pack update {images} {tmp_path / 'out'}"
-    with pytest.raises(PackError, match=rf"out is finished, but with {what}.*\. Bring it up to date: {command}\.$"):
-        pack(images, tmp_path / "out", size=32)
-
-
 def test_the_command_that_is_named_makes_the_store_what_is_asked_for(images: Path, tmp_path: Path) -> None:
     line = [images, tmp_path / "out", "--size", "32"]
     run(*line)
     _grown(images)
-    _replaced_by_another_name(images)
+    (images / "class1/003.jpg").rename(images / "class1/new.jpg")
     refused = run(*line)
     assert refused.returncode == 1
-    command = shlex.split(refused.stderr.rpartition("Bring it up to date: ")[2].strip().removesuffix("."))
+    command = shlex.split(refused.stderr.rpartition("bring it up to date: ")[2].strip())
     assert run(*command[1:]).returncode == 0
     assert run(*line).returncode == 0
-
-
-@pytest.mark.parametrize("kind", ["class", "regression", "extra", "order"])
-def test_other_labels_of_a_list_are_named(images: Path, tmp_path: Path, kind: str) -> None:
-    rows = [
-        {"path": str(path.relative_to(images)), "target": f"c{n % 3}" if kind == "class" else n / 7, "extra": n}
-        for n, path in enumerate(sorted(images.rglob("*.jpg")))
-    ]
-    listed = tmp_path / "list.jsonl"
-
-    def write() -> None:
-        listed.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    def again() -> Any:
-        return pack(listed, tmp_path / "out", size=32, root=images)
-
-    write()
-    again()
-    assert again().resumed_from == 24
-    text = {
-        "class": r"other labels: class0/005\.jpg \(was 2, now 1\)",
-        "regression": r"other labels: class0/005\.jpg \(was \[0\.71\d*\], now \[0\.5\]\)",
-        "extra": "other values of extra",
-        "order": r"another order: class0/006\.jpg is where class0/005\.jpg was",
-    }[kind]
-    if kind == "order":
-        rows[5:7] = [rows[6], rows[5]]
-    elif kind == "extra":
-        rows[5]["extra"] = 500
-    else:
-        rows[5]["target"] = "c1" if kind == "class" else 0.5
-    write()
-    with pytest.raises(PackError, match=rf"{text}.*pack update {listed} {tmp_path / 'out'} --root {images}\.$"):
-        again()
 
 
 def test_other_boxes_are_named(images: Path, tmp_path: Path) -> None:
@@ -159,8 +89,7 @@ def test_other_boxes_are_named(images: Path, tmp_path: Path) -> None:
     for _ in range(2):
         pack(images, tmp_path / "out", size=32, boxes=images)
     (images / "class1/003.txt").write_text("0 .5 .5 .4 .2\n")
-    text = r"with other options for labels \(boxes: other contents\)"
-    with pytest.raises(PackError, match=rf"{text}\. .* --boxes {images}\.$"):
+    with pytest.raises(PackError, match=r"with other options \(boxes: other contents\)\."):
         pack(images, tmp_path / "out", size=32, boxes=images)
 
 
@@ -171,12 +100,10 @@ def test_a_missing_file_that_is_back_after_the_seal_is_what_update_repairs(image
     for name in ("class0/003.jpg", "class2/007.jpg"):
         (images / name).rename(tmp_path / name.replace("/", "-"))
     pack(tmp_path / "list.csv", tmp_path / "out", **options)
-    assert pack(tmp_path / "list.csv", tmp_path / "out", **options).notes == []
+    assert pack(tmp_path / "list.csv", tmp_path / "out", **options).resumed_from == 24
     (tmp_path / "class0-003.jpg").rename(images / "class0/003.jpg")
-    again = pack(tmp_path / "list.csv", tmp_path / "out", **options)
-    command = f"pack update {tmp_path / 'list.csv'} {tmp_path / 'out'} --root {images}"
-    text = f"1 input of {tmp_path / 'out'} was rejected as missing and is there now (class0/003.jpg)"
-    assert again.notes == [f"{text}. Bring it up to date: {command}."]
+    with pytest.raises(PackError, match="is finished, but with other inputs"):
+        pack(tmp_path / "list.csv", tmp_path / "out", **options)
     assert update(tmp_path / "list.csv", tmp_path / "out", root=images, max_rejects=1).rows == 23
 
 
@@ -190,7 +117,7 @@ def test_other_kinds_of_rows_are_confirmed_too(images: Path, tmp_path: Path, opt
     pack(images, tmp_path / "out", max_rejects=1, **options)
     assert pack(images, tmp_path / "out", max_rejects=1, **options).resumed_from == 24
     _grown(images)
-    with pytest.raises(PackError, match=r"other sources: class1/003\.jpg"):
+    with pytest.raises(PackError, match="other inputs"):
         pack(images, tmp_path / "out", **options)
 
 
@@ -244,7 +171,7 @@ def test_a_part_after_the_seal_is_done(images: Path, tmp_path: Path) -> None:
     with pytest.raises(PackError, match=r"is finished, but with other options \(fit='crop', now fit='pad'\)"):
         pack(images, tmp_path / "out", part="1/2", fit="pad", **line)
     _grown(images)
-    with pytest.raises(PackError, match=r"other sources: class1/003\.jpg"):
+    with pytest.raises(PackError, match="other inputs"):
         pack(images, tmp_path / "out", part="1/2", **line)
 
 
@@ -253,18 +180,14 @@ def test_a_dataset_is_confirmed(images: Path, tmp_path: Path) -> None:
     for _ in range(2):
         report = pack_dataset(items, tmp_path / "out", workers=1)
     assert report.resumed_from == 6
-    with pytest.raises(
-        PackError, match=r"another number of inputs \(6, now 5\).* Pack the dataset again with overwrite=True"
-    ):
+    with pytest.raises(PackError, match=r"with other inputs\. Choose another OUT, or replace it with overwrite=True"):
         pack_dataset(items[:5], tmp_path / "out", workers=1)
 
 
 # -- the replacement of a store
 
 
-def test_overwrite_is_right_in_every_state(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_overwrite_is_right_in_every_state(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     line: dict[str, Any] = {"overwrite": True, "workers": 1}
     pack(images, tmp_path / "small", size=16)
@@ -338,9 +261,7 @@ def _same_size(images: Path) -> None:
     (images / "class1/003.jpg").write_bytes(data)
 
 
-def test_an_update_that_was_begun_is_continued_and_one_of_other_bytes_is_made(
-    images: Path, tmp_path: Path
-) -> None:
+def test_an_update_that_was_begun_is_continued_and_one_of_other_bytes_is_made(images: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     (images / "class0/005.jpg").write_text("no image")
     pack(images, out, size=32, max_rejects=1)
@@ -435,30 +356,27 @@ def _list_of_labels(images: Path, path: Path) -> Path:
 @pytest.mark.parametrize(
     ("option", "named"),
     [
-        ("classes", "classes"),
-        ("missing", r"missing='\?'"),
-        ("target_column", "target_column='breed'"),
-        ("classes target_column", "classes and target_column='breed'"),
+        ("classes", r"with classes, now without"),
+        ("missing", r"with missing=\['\?'\], now without"),
+        ("target_column", "target_column='breed', now target_column='label'"),
+        ("root", "with root, now without"),
     ],
 )
-def test_a_forgotten_option_of_labels_is_named(images: Path, tmp_path: Path, option: str, named: str) -> None:
-    path, out = _list_of_labels(images, tmp_path / "list.csv"), tmp_path / "out"
+def test_a_forgotten_option_of_labels_is_named(
+    images: Path, tmp_path: Path, option: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, out = _list_of_labels(images, images / "list.csv"), tmp_path / "out"
     (tmp_path / "classes.txt").write_text("b1\nl2\nb0\nl1\nl0\n?\n")
     given = {"size": 32, "root": images, "classes": str(tmp_path / "classes.txt")}
     given |= {"missing": ["?"], "target_column": "breed"}
+    interrupted(pack, path, tmp_path / "begun", workers=1, inputs=4, **given)
     pack(path, out, **given)
-    again = "them" if " and " in named else "it"
-    text = rf"out is finished, but was packed with {named}\. Give {again} again, choose another OUT, or replace it with"
-    with pytest.raises(PackError, match=text):
-        pack(path, out, **{name: value for name, value in given.items() if name not in option.split()})
+    fewer = {name: value for name, value in given.items() if name != option}
+    with pytest.raises(PackError, match=rf"out is finished, but with other options \({named}\)\."):
+        pack(path, out, **fewer)
+    with pytest.raises(PackError, match=rf"begun was started with other options \({named}\)\."):
+        pack(path, tmp_path / "begun", **fewer)
     assert pack(path, out, **given).resumed_from == 24
-
-
-def test_forgotten_classes_of_a_folder_are_named(images: Path, tmp_path: Path) -> None:
-    (tmp_path / "classes.txt").write_text("class2\nclass1\nclass0\n")
-    pack(images, tmp_path / "out", size=32, classes=str(tmp_path / "classes.txt"))
-    with pytest.raises(PackError, match=r"was packed with classes\. Give it again"):
-        pack(images, tmp_path / "out", size=32)
 
 
 def test_forgotten_boxes_and_masks_are_named_and_so_are_added_ones(images: Path, tmp_path: Path) -> None:
@@ -470,58 +388,9 @@ def test_forgotten_boxes_and_masks_are_named_and_so_are_added_ones(images: Path,
             Image.new("L", image.size).save(mask)
     given: dict[str, Any] = {"boxes": images, "masks": tmp_path / "masks"}
     pack(images, tmp_path / "out", size=32, **given)
-    with pytest.raises(PackError, match=r"was packed with boxes\. Give it again"):
-        pack(images, tmp_path / "out", size=32, masks=given["masks"])
-    with pytest.raises(PackError, match=r"was packed with boxes and masks\. Give them again"):
-        pack(images, tmp_path / "out", size=32)
+    for name in given:
+        with pytest.raises(PackError, match=rf"with other options \(with {name}, now without\)"):
+            pack(images, tmp_path / "out", size=32, **{other: given[other] for other in given if other != name})
     pack(images, tmp_path / "bare", size=32)
-    with pytest.raises(PackError, match=r"was packed without boxes\. Leave it out"):
+    with pytest.raises(PackError, match=r"with other options \(without boxes, now with it\)"):
         pack(images, tmp_path / "bare", size=32, boxes=images)
-
-
-def test_a_column_that_the_store_was_packed_without_is_named(images: Path, tmp_path: Path) -> None:
-    names = sorted(str(image.relative_to(images)) for image in images.rglob("*.jpg"))
-    (tmp_path / "list.csv").write_text("\n".join(["path,kind", *(f"{name},k" for name in names), ""]))
-    pack(images, tmp_path / "out", size=32)
-    with pytest.raises(PackError, match=r"was packed without target_column\. Leave it out"):
-        pack(tmp_path / "list.csv", tmp_path / "out", size=32, root=images, target_column="kind")
-
-
-def test_forgotten_options_of_an_unfinished_pack_are_named(images: Path, tmp_path: Path) -> None:
-    for path in sorted(images.rglob("*.jpg")):
-        path.with_suffix(".txt").write_text("0 .5 .5 .2 .2\n")
-    (tmp_path / "classes.txt").write_text("class0\nclass1\nclass2\n")
-    for name, given, text in (
-        ("a", {"boxes": images}, r"other options \(with boxes, now without\)"),
-        (
-            "b",
-            {"classes": str(tmp_path / "classes.txt")},
-            r"other options for labels \(with classes, now without\)",
-        ),
-    ):
-        interrupted(pack, images, tmp_path / name, size=32, workers=1, **given, inputs=4)
-        with pytest.raises(PackError, match=rf"was started with {text}"):
-            pack(images, tmp_path / name, size=32)
-
-
-def test_a_store_of_more_images_says_what_an_update_removes(images: Path, tmp_path: Path) -> None:
-    pack(images, tmp_path / "out", size=32)
-    with pytest.raises(PackError, match=r"It was packed from other images: choose another OUT, or replace it with"):
-        pack(images / "class0", tmp_path / "out", size=32)
-    for path in sorted(images.rglob("*.jpg"))[:11]:
-        path.unlink()
-    with pytest.raises(PackError, match=r"An update removes 11 of its 24 rows; if these are other images, choose") as e:
-        pack(images, tmp_path / "out", size=32)
-    command = str(e.value).rpartition("Bring it up to date: ")[2].rstrip(".")
-    assert command == f"pack update {images} {tmp_path / 'out'} --max-gone 11"
-
-
-def test_the_update_that_a_gone_class_needs_keeps_the_numbers_of_the_others(images: Path, tmp_path: Path) -> None:
-    pack(images, tmp_path / "out", size=32)
-    shutil.rmtree(images / "class0")
-    with pytest.raises(PackError, match=r"other classes \(3, now 2\): gone: class0") as e:
-        pack(images, tmp_path / "out", size=32)
-    command = shlex.split(str(e.value).rpartition("Bring it up to date: ")[2].rstrip("."))
-    assert run(*command[1:], "--quiet").returncode == 0
-    manifest = read_manifest(tmp_path / "out")
-    assert (manifest.rows, manifest.classes) == (16, ("class0", "class1", "class2"))

@@ -198,7 +198,7 @@ def test_workers_and_interruptions_give_the_same_bytes(tmp_path: Path) -> None:
     options: dict[str, Any] = {"size": 16, "max_rejects": "5%"}
     pack_dataset(dataset, tmp_path / "full", workers=1, **options)
     interrupted(pack_dataset, dataset, tmp_path / "out", workers=2, **options, inputs=16)
-    with pytest.raises(PackError, match="was started with other input files"):
+    with pytest.raises(PackError, match="was started with other inputs"):
         pack_dataset(Items([(photo(20, 16, 99), 0), *items[1:]]), tmp_path / "out", **options)
     report = pack_dataset(dataset, tmp_path / "out", workers=1, **options)
     assert (report.rows, report.resumed_from >= 16) == (39, True)

@@ -189,9 +189,7 @@ def test_an_interrupted_part_is_named_and_resumed(images: Path, tmp_path: Path, 
     out = tmp_path / "out"
     _interrupt(images, out, "2/2")
     _pack_parts(images, out, 2, [1])
-    with pytest.raises(
-        PackError, match=r"part 2/2 of .* is unfinished: \d+ of its 13 images .* part='2/2'\)"
-    ):
+    with pytest.raises(PackError, match=r"part 2/2 of .* is unfinished: \d+ of its 13 images .* part='2/2'\)"):
         seal_parts(out)
     said = (
         r"sealed: 1 of 2 are packed, 2/2 at \d+ of 13 images\. When all are: pack seal .*out\."
@@ -242,7 +240,7 @@ BESIDE: list[tuple[Prepare, dict[str, Any], str]] = [
         {"fit": "crop"},
         r"part 1/2 of .* was started with other options \(fit='pad', now fit='crop'\)",
     ),
-    (_other_inputs, {}, r"part 1/2 of .* was started with another number of inputs \(24, now 23\)"),
+    (_other_inputs, {}, r"part 1/2 of .* was started with other inputs"),
     (lambda i, o: None, {"part": "2/3"}, r"is packed in 2 parts, this is part 2/3"),
     (lambda i, o: (o.mkdir(), (o / "mine.txt").touch()), {}, r"is not empty \(it holds mine.txt\)"),
     (lambda i, o: None, {"part": None}, r"holds parts of a pack\. Continue with part='i/n'"),

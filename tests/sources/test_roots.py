@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Tune, harm_at, interrupt_after, interrupted, make_tree, photo, store_bytes
+from conftest import Tune, content_bytes, harm_at, interrupt_after, interrupted, make_tree, photo, store_bytes
 from PIL import Image
 
 from packer import PackError, ScanError, pack, pack_dataset, update
@@ -147,7 +147,7 @@ def test_sources_that_are_moved_away_stop_the_pack_unsealed_and_it_continues_to_
         pack(source, out, size=32)
     away.rename(tmp_path / moved)
     pack(source, out, size=32)
-    assert store_bytes(out) == store_bytes(tmp_path / "full")
+    assert content_bytes(out) == content_bytes(tmp_path / "full")
 
 
 def test_a_store_is_not_replaced_by_one_of_a_source_that_went_away(images: Path, tmp_path: Path) -> None:

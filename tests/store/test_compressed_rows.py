@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import interrupted, store_bytes
+from conftest import content_bytes, interrupted, store_bytes
 from row_forms import WAYS, Formed, flip, stored, table
 
 from packer import merge, pack, subset
@@ -93,7 +93,7 @@ def test_a_resumed_pack_has_the_same_bytes(
 def test_a_copy_is_compressed_as_a_pack_is(pair: tuple[Path, Path], tmp_path: Path, form: str) -> None:
     raw, packed = pair
     subset(raw, tmp_path / "copy", compress=form)
-    assert store_bytes(tmp_path / "copy") == store_bytes(packed)
+    assert content_bytes(tmp_path / "copy") == content_bytes(packed)
     rows = [5, 3, 23, *range(7, 12)]
     subset(packed, tmp_path / "some", rows=rows)
     subset(raw, tmp_path / "others", rows=rows, compress=form)

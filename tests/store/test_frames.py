@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Tune, check_golden_bytes, store_bytes
+from conftest import Tune, check_golden_bytes, content_bytes, store_bytes
 from row_forms import FRAMES, WAYS, Formed, flip
 from tensordict import TensorDict
 
@@ -210,7 +210,7 @@ def test_it_is_shown_and_described(
 def test_a_copy_is_raw_where_that_is_asked(pair: tuple[Path, Path], tmp_path: Path) -> None:
     raw, packed = pair
     subset(packed, tmp_path / "raw", compress=False)
-    assert store_bytes(tmp_path / "raw") == store_bytes(raw)
+    assert content_bytes(tmp_path / "raw") == content_bytes(raw)
 
 
 # -- what is stored

@@ -104,7 +104,7 @@ KINDS: dict[str, tuple[Callable[[Path, Path], object], Callable[[Path, Path, See
     ),
     "update with limits": (
         lambda images, out: pack(images, out, size=32),
-        lambda images, out, seen: update(_shrunk(images), out, max_gone="90%", max_pixels=10**6, progress=seen),
+        lambda images, out, seen: update(_shrunk(images), out, max_pixels=10**6, progress=seen),
     ),
     "part": (lambda images, out: None, lambda images, out, seen: pack(images, out, size=32, part="1/1", progress=seen)),
     "part of splits": (
@@ -113,7 +113,8 @@ KINDS: dict[str, tuple[Callable[[Path, Path], object], Callable[[Path, Path, See
     ),
     "pull": (
         lambda images, out: (
-            pack(images, images.parent / "store", size=32) and push(images.parent / "store", (images.parent / "url").as_uri())
+            pack(images, images.parent / "store", size=32)
+            and push(images.parent / "store", (images.parent / "url").as_uri())
         ),
         lambda images, out, seen: pull((images.parent / "url").as_uri(), out, progress=seen),
     ),
@@ -188,9 +189,7 @@ def test_of_splits_info_names_the_part_that_one_lacks(
     assert run(["info", str(tmp_path / "out.packing")]) == 1
     said = capsys.readouterr().err
     assert f"{out / 'val'} is incomplete: its parts are not sealed: 0 of 1 are packed" in said
-    assert said.endswith(
-        f"When all are: pack seal {out}. Continue with: pack {splits} {out} --size 32 --part 1/1\n"
-    )
+    assert said.endswith(f"When all are: pack seal {out}. Continue with: pack {splits} {out} --size 32 --part 1/1\n")
 
 
 def test_of_parts_of_two_divisions_info_says_to_start_over(

@@ -19,11 +19,6 @@ from packer.cli.progress import ProgressBar
 @click.option(
     "--max-pixels", type=int, metavar="N", help="Reject images whose header claims more.  [default: as OUT records it]"
 )
-@click.option(
-    "--max-gone",
-    metavar="N|P%",
-    help="Refuse where more rows of a store would be gone.  [default: 10%, at least 10, not all]",
-)
 @RUN
 def update(
     images: tuple[str, ...], out: str, nul: bool, profile: bool, as_json: bool, quiet: bool, **options: Any
@@ -32,8 +27,8 @@ def update(
 
     Every image is read. An image whose bytes have not changed keeps its row; the others are decoded, with the options, columns
     and class list that OUT was packed with. Give paths again: --boxes, --masks, --root. An update that would change the class
-    numbers of rows that stay needs --classes; one that would lose more rows than --max-gone is refused. The new store is built
-    beside OUT, which stays readable until then: the disk must hold both.
+    numbers of rows that stay needs --classes. The new store is built beside OUT, which stays readable until then: the disk
+    must hold both.
 
     Examples:
 

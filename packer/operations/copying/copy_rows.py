@@ -105,10 +105,10 @@ def joint_labels(manifests: Sequence[Manifest], *, is_list_given: bool) -> Mappi
     Args:
         is_list_given: whether the class list is one that the user gave.
     """
-    # digests of label files show their change alone: those of several are none
-    labels = [{**manifest.labels, "boxes": None} if len(manifests) > 1 else manifest.labels for manifest in manifests]
-    is_known = all(manifest.records_labels for manifest in manifests) and all(other == labels[0] for other in labels)
-    known = {name: value for name, value in labels[0].items() if value is not None} if is_known else {"unknown": True}
+    # digests are of what was packed, which these are not
+    digests = ("boxes", "inputs", "sources") if len(manifests) > 1 else ("inputs", "sources")
+    labels = [{name: value for name, value in one.labels.items() if name not in digests} for one in manifests]
+    known = labels[0] if all(other == labels[0] for other in labels) else {}
     return known | ({"classes": True} if is_list_given else {})
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from packer.errors import PackError
+from packer.inputs.paths import Paths
 from packer.inputs.samples import Column, Inputs
 from packer.options import OutputOptions
-from packer.packing.differences import header_difference
+from packer.packing.resume import header_difference
 from packer.store import journal as journals
 from packer.store.files import write_atomically
 from packer.store.parts import Part, started_parts
@@ -33,7 +34,11 @@ def check_siblings(out: Path, part: Part, header: journals.Header) -> None:
 
 def block_inputs_in_progress(out: Path, part: Part, options: OutputOptions) -> int | None:
     """Return how many inputs a block has in the parts of OUT that are there; None where none is, or this one alone, again."""
-    headers = (journals.read_header(other.folder(out)) for other in started_parts(out) if other != part or not options.overwrite)
+    headers = (
+        journals.read_header(other.folder(out))
+        for other in started_parts(out)
+        if other != part or not options.overwrite
+    )
     return next((header.block_inputs for header in headers), None)
 
 
@@ -45,6 +50,7 @@ def save_inputs(folder: Path, inputs: Inputs, span: range) -> None:
     }
     known = {
         "root": redacted(inputs.base),
+        "paths": inputs.paths[span.start : span.stop],
         "classes": inputs.classes,
         "target_kind": inputs.target_kind,
         "further_targets": {name: [target.kind, target.classes] for name, target in inputs.further_targets.items()},
@@ -57,12 +63,14 @@ def save_inputs(folder: Path, inputs: Inputs, span: range) -> None:
 
 
 def load_inputs(folders: list[Path]) -> Inputs:
-    """Put together what the parts have saved of their inputs, in order; paths are not among it."""
+    """Put together what the parts have saved of their inputs, in order."""
     known: dict[str, Any] = {}
     columns: dict[str, Column] = {}
     texts: dict[str, list[str]] = {}
+    paths = Paths()
     for folder in folders:
         known = json.loads((folder / _INPUTS).read_bytes())
+        paths.extend(known["paths"])
         for name, some in known.get("texts", {}).items():
             texts.setdefault(name, []).extend(some)
         for name, saved in known["columns"].items():
@@ -70,6 +78,7 @@ def load_inputs(folders: list[Path]) -> Inputs:
             column.values.extend(array(column.values.typecode, saved["values"]))
     return Inputs(
         root=Path(),
+        paths=paths,
         url=known["root"],
         classes=tuple(known["classes"]),
         target_kind=known["target_kind"],

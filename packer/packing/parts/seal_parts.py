@@ -19,9 +19,8 @@ from packer.inputs.samples import Inputs
 from packer.inputs.splits import split_of, stores_in, stores_of
 from packer.option_names import OVERWRITE, Option
 from packer.options import WorkerOptions
-from packer.packing.differences import header_difference
 from packer.packing.parts.part_inputs import load_inputs
-from packer.packing.resume import plugin_decoders
+from packer.packing.resume import header_difference, plugin_decoders
 from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
 from packer.progress import notify, reports
