@@ -54,11 +54,15 @@ def test_a_list_below_a_root_is_the_folder(find: str, root: str, photos: Path, t
     stores = [store_bytes(tmp_path / name) for name in ("out", "folder")]
     heads = [store.pop("manifest.json").splitlines() for store in stores]
     assert stores[0] == stores[1]
-    assert read_manifest(tmp_path / "out").labels == {"root": True}
+    labels = [read_manifest(tmp_path / name).labels for name in ("out", "folder")]
+    # a list has lines; the sources are the same files
+    assert labels[0] == labels[1] | {"inputs": labels[0]["inputs"], "root": True}
     assert {line.split(b":")[0] for line in set(heads[0]) ^ set(heads[1])} <= {
         b'  "labels"',
         b'  "digest"',
+        b'    "inputs"',
         b'    "root"',
+        b'    "sources"',
         b"  }",
     }
     assert "found 3 classes, the first folders below --root, 2 images in folders below those" in done.stdout
