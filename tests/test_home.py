@@ -26,7 +26,7 @@ def test_python_takes_paths_below_the_home_folder(home: Path) -> None:
     pack("~/photos", "~/out", size=8)
     assert len(pixpack.packed("~/photos", "~/out", size=8)) == len(MemmapDataset("~/out")) == 6
     assert MemmapDataset(Path("~/out")).path == home / "out"
-    assert open_store("~/out")[0].rows == plan("~/photos").images == verify("~/out", images="~/photos").rows == 6
+    assert open_store("~/out")[0].rows == plan("~/photos").images == verify("~/out").rows == 6
     pack("~/photos", "~/same", size=8, classes="~/out")
     subset("~/out", "~/some", rows=[0, 1])
     merge(["~/some", "~/some"], "~/two")
@@ -40,7 +40,7 @@ def test_python_takes_paths_below_the_home_folder(home: Path) -> None:
 
 def test_the_command_takes_a_tilde_that_the_shell_left(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["~/photos", "~/out", "--size", "8"]) == 0
-    for words in (["info", "~/out"], ["verify", "~/out", "--images", "~/photos"], ["show", "~/out", "-o", "~/a.png"]):
+    for words in (["info", "~/out"], ["verify", "~/out"], ["show", "~/out", "-o", "~/a.png"]):
         assert run(words) == 0
     capsys.readouterr()
     assert (home / "a.png").exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from typing import TYPE_CHECKING
 
 from packer.cli.terminal import aligned
@@ -16,12 +15,10 @@ from reader.format.tensors import JpegFrames
 if TYPE_CHECKING:
     from packer.operations.info import SourceStatistics
     from packer.operations.requantize import RequantizeReport
-    from packer.packing.source_check import SourcesReport
     from packer.report import PackReport
     from reader.format.manifest import Manifest
 
 _REASONS_SHOWN = 8
-_NEW_SHOWN = 5
 _NAME_CHARACTERS = 200
 
 
@@ -135,24 +132,6 @@ def next_step(report: PackReport) -> str:
 
 def _part_lines(report: PackReport) -> list[str]:
     return [f"this is part {report.part}; when all parts are packed, pack seal makes the store"] if report.part else []
-
-
-def source_differences(out: str, images: str | None, report: SourcesReport) -> list[str]:
-    """Name the sources that are not what a store was packed from, one a line, and what to run."""
-    lines = [f"pack: {out}: {shown(path)} is not what was packed" for path in report.differ]
-    lines += [f"pack: {out}: {shown(path)} is gone" for path in report.gone]
-    if report.new:
-        more = f" and {len(report.new) - _NEW_SHOWN:,} more" if len(report.new) > _NEW_SHOWN else ""
-        what = "image of" if len(report.new) == 1 else "images of"
-        lines.append(
-            f"pack: note: {len(report.new):,} {what} {images} not in {out}:"
-            f" {', '.join(map(shown, report.new[:_NEW_SHOWN]))}{more}"
-        )
-    if not report.are_same:
-        what = f"of {report.compared:,} sources, other than packed: {len(report.differ):,}, gone: {len(report.gone):,}"
-        update = f"Bring it up to date: {shlex.join(['pack', 'update', images or 'IMAGES', out])}"
-        lines.append(f"pack: {out} is intact; {what}. {update}")
-    return lines
 
 
 def requantized(report: RequantizeReport) -> str:

@@ -14,11 +14,13 @@ import numpy.typing as npt
 
 from packer.errors import DecodeError, OptionsError, PackError
 from packer.inputs.samples import Inputs
-from packer.packing.redecode import Finder
 from packer.pixels.formats.opening import UPRIGHT, load_image, open_image
 from packer.pixels.geometry import Geometry
+from packer.sources.base import Readable
+from packer.sources.locate import locate
+from packer.sources.roots import NOWHERE
 from reader.format.manifest import Manifest
-from reader.format.samples import read_rejects, read_samples
+from reader.format.samples import read_paths, read_rejects
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
@@ -27,9 +29,9 @@ class FolderRows:
     """The images of a folder, tar, zip or URL as the rows of a store that was packed from it, without those that it rejected.
 
     Args:
-        images: what was packed.
+        images: what was packed, in words.
         inputs: the images that are there now, as `scan` lists them.
-        store, manifest: the store; the sources of its rows are read, no others.
+        store, manifest: the store; its rejects are left out.
 
     Raises:
         OptionsError: it was packed from others.
@@ -40,12 +42,11 @@ class FolderRows:
         self.classes = list(inputs.classes) if has_classes and inputs.classes else None
         targets = inputs.targets.tolist() if self.classes else [None] * len(inputs)
         rejected = {reject.path for reject in read_rejects(store)}
-        pairs = zip(inputs.paths[:], targets, strict=True)
-        self.samples = [(path, target) for path, target in pairs if path not in rejected]
-        self._finder, self._geometry = Finder(images), Geometry.recorded(manifest)
+        chosen = [index for index, path in enumerate(inputs.paths) if path not in rejected]
+        self.samples = [(inputs.paths[index], targets[index]) for index in chosen]
+        self._inputs, self._chosen, self._geometry = inputs, chosen, Geometry.recorded(manifest)
         self._mode = _MODES[manifest.channels]
-        self._lines = {sample.path: sample for sample in read_samples(store)}
-        if self._lines.keys().isdisjoint(path for path, _ in self.samples):
+        if set(read_paths(store)).isdisjoint(path for path, _ in self.samples):
             raise OptionsError(
                 f"{images} has no image of {store}. Expected what was packed, such as the folder of class folders."
             )
@@ -57,7 +58,7 @@ class FolderRows:
         """Return (uint8[H, W, C], target) of an image that became a row; raises PackError where it cannot be read."""
         path, target = self.samples[row]
         try:
-            data, _ = self._finder.source(self._lines[path]).read(max_pixels=sys.maxsize)
+            data, _ = self._source(self._chosen[row]).read(max_pixels=sys.maxsize)
             # Pillow's warnings, which the pack has recorded
             with warnings.catch_warnings(action="ignore"), open_image(data) as opened:
                 turn = UPRIGHT.get(load_image(opened, data))
@@ -66,3 +67,8 @@ class FolderRows:
             raise PackError(f"{path} cannot be compared: {e}. It has changed since it was packed.") from e
         made, _ = self._geometry.to_row(image, self._geometry.resized(*image.size))
         return np.array(made), target
+
+    def _source(self, index: int) -> Readable:
+        inputs = self._inputs
+        member = inputs.members[index] if inputs.archives else None
+        return locate(inputs.base, inputs.paths[index], inputs.archives, member, inputs.roots or NOWHERE)

@@ -1,6 +1,6 @@
 """Read every byte of a store and compare it with the manifest: structure, digests, then each block's checksum.
 
-Changes nothing. Imports numpy and the decoder only to decode rows again.
+Changes nothing.
 """
 
 from __future__ import annotations
@@ -14,28 +14,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from packer.checksums import crc32_combine, sha256_file
-from packer.errors import OptionsError
 from packer.inputs.splits import stores_of
 from packer.operations.row_checks import wrong_rows
-from packer.option_names import Option
 from packer.pixels.geometry import Geometry
 from packer.progress import CountedBytes
 from packer.store.sealed.ragged_rows import FrameRows, stored_rows
 from packer.store.state import check_finished
 from reader.format.blocks import Block, read_blocks
 from reader.format.errors import StoreError
-from reader.format.filesystem import user_path
 from reader.format.manifest import MANIFEST, PIXELS, SAMPLES, Manifest
 from reader.format.row_kinds import PAGE_BYTES
 from reader.format.samples import Sample
-from reader.format.urls import is_url
-
-if TYPE_CHECKING:
-    from packer.packing.source_check import SourcesReport
-
 
 # While they are in the CPU's cache.
 _READ_BYTES = 1 << 20
@@ -71,47 +63,27 @@ class VerifyReport:
         out: the store, or the folder of the stores of splits.
         rows: of the store; of splits, together, as is all that follows.
         checked_bytes: that were read and compared.
-        redecoded: rows that were derived from their sources again.
         problems: what is wrong: each has a file, rows as [start, stop) or None, and what; its str is a sentence.
-        sources: of `images`: how many sources were compared, and the paths of those that differ, are gone or are new; else None.
         splits: name of a split -> its report; empty where there are none.
     """
 
     out: str
     rows: int
     checked_bytes: int
-    redecoded: int
     problems: list[Problem] = field(default_factory=list)
-    sources: SourcesReport | None = None
     splits: dict[str, VerifyReport] = field(default_factory=dict)
 
 
-def verify(
-    out: str | os.PathLike[str],
-    *,
-    redecode: int = 0,
-    images: str | os.PathLike[str] | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> VerifyReport:
+def verify(out: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
     """Check a store to the last bit.
 
     Args:
         out: a store, or the folder of the stores of splits.
-        redecode: how many rows of each store, evenly spread, to decode again from their sources.
-        images: where those sources are; needed with redecode. Without it the bytes of all of them are compared with those
-            that were packed.
         progress: called with bytes done and bytes in all.
 
     Raises:
         StoreError: OUT is not a store, or its structure is already wrong (a file missing, too short, or too long).
-        OptionsError: images does not exist.
-        SourceError: the sources cannot be read now.
     """
-    images = None if images is None else user_path(images)
-    if images is not None and not is_url(images) and not os.path.exists(images):
-        raise OptionsError(
-            f"{Option('images', images)} does not exist. Expected the folder, tar or zip that was packed."
-        )
     stores = stores_of(out)
     total = sum(_total_bytes(check_finished(store)) for store in stores.values())
     reports: dict[str, VerifyReport] = {}
@@ -122,9 +94,7 @@ def verify(
             if progress is not None:
                 progress(before + done, total)
 
-        has_folders = images is not None and split and not os.path.isfile(images)
-        sources = os.path.join(images, split) if images is not None and has_folders else images
-        reports[split] = _verified(store, redecode, sources, report_done, "" if has_folders else split)
+        reports[split] = _verified(store, report_done)
     return reports[""] if "" in reports else _summed(Path(out), reports)
 
 
@@ -136,38 +106,16 @@ def _summed(out: Path, reports: dict[str, VerifyReport]) -> VerifyReport:
         for split, report in reports.items()
         for problem in report.problems
     ]
-    rows, checked, redecoded = (
-        sum(getattr(report, name) for report in every) for name in ("rows", "checked_bytes", "redecoded")
-    )
-    sources = {split: report.sources for split, report in reports.items() if report.sources is not None}
-    return VerifyReport(str(out), rows, checked, redecoded, problems, _summed_sources(sources), reports)
-
-
-def _summed_sources(reports: dict[str, SourcesReport]) -> SourcesReport | None:
-    """Merge the findings about sources of all splits; paths are prefixed with their split."""
-    if not reports:
-        return None
-    from packer.packing.source_check import SourcesReport
-
-    differ, gone, new = (
-        [f"{split}/{path}" for split, report in reports.items() for path in getattr(report, name)]
-        for name in ("differ", "gone", "new")
-    )
-    return SourcesReport(sum(report.compared for report in reports.values()), differ, gone, new)
+    rows, checked = (sum(getattr(report, name) for report in every) for name in ("rows", "checked_bytes"))
+    return VerifyReport(str(out), rows, checked, problems, reports)
 
 
 def _total_bytes(manifest: Manifest) -> int:
     return sum(entry.size_bytes for entry in manifest.files.values())
 
 
-def _verified(
-    root: Path,
-    redecode: int,
-    images: str | os.PathLike[str] | None,
-    progress: Callable[[int], None],
-    split: str,
-) -> VerifyReport:
-    """Check one store, made of that split of images; progress is called with the bytes done."""
+def _verified(root: Path, progress: Callable[[int], None]) -> VerifyReport:
+    """Check one store; progress is called with the bytes done."""
     manifest = check_finished(root)
     blocks = read_blocks(root)
     total = _total_bytes(manifest)
@@ -188,19 +136,7 @@ def _verified(
     combined = crc32_combine(combined, zlib.crc32(bytes(filling)), filling) if 0 < filling < PAGE_BYTES else combined
     if manifest.files[PIXELS].digest != f"crc32:{combined:08x}":
         problems.append(Problem(MANIFEST, None, "the digest of the pixels is not that of their blocks"))
-    if redecode:
-        if images is None:
-            raise ValueError(f"decoding rows again needs the folder they came from: give {Option('images')}.")
-        from packer.packing.redecode import redecode_rows
-
-        found = redecode_rows(root, manifest, os.fspath(images), redecode)
-        problems += [Problem(PIXELS, (row, row + 1), what) for row, what in found]
-    sources = None
-    if images is not None and not redecode:
-        from packer.packing.source_check import check_sources
-
-        sources = check_sources(root, os.fspath(images), split)
-    return VerifyReport(str(root), manifest.rows, done, min(redecode, manifest.rows), problems, sources)
+    return VerifyReport(str(root), manifest.rows, done, problems)
 
 
 def _small_files(root: Path, manifest: Manifest) -> Iterator[Problem]:

@@ -175,7 +175,6 @@ def test_the_command_alone_is_answered_by_its_help_and_no_more(capsys: pytest.Ca
             2,
             "(No such file or directory). Expected a store",
         ),
-        (["verify", "{store}", "--redecode", "3"], 2, "--redecode needs --images"),
     ],
 )
 def test_bad_input_is_one_sentence_and_the_right_code(
@@ -353,7 +352,7 @@ def test_an_interrupted_command_prints_the_full_line_to_continue(
         (["subset"], "STORE is missing. Expected: pack subset STORE OUT."),
         (["show", "out", "5"], "Got unexpected extra argument (5). Expected: pack show"),
         (["pull"], "URL is missing. Expected: pack pull URL OUT."),
-        (["verify", "--redecode"], "See: pack verify --help"),
+        (["verify", "--json=x"], "See: pack verify --help"),
         (["--", "none/", "out/"], "none does not exist"),
         (["build", "--", "none/", "out/"], "none does not exist"),
         (["subset", "--", "none/", "out/"], "nothing says which rows of none/"),

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from conftest import Tune, interrupted, photo, store_bytes
+from redecoding import rows_of_other_sources
 
 from packer import OptionsError, PackError, ScanError, pack
 from packer.cli.app import run
@@ -85,8 +86,7 @@ def test_shards_are_packed_in_order_with_labels_and_extras(tmp_path: Path, capsy
         (tmp_path / f"files/{n:05}.jpg").write_bytes(jpeg(n))
     pack(tmp_path / "files", tmp_path / "of-files", size=32)
     assert train.numpy().tobytes() == MemmapDataset(tmp_path / "of-files").numpy().tobytes()
-    assert verify(tmp_path / "out", redecode=12, images=tmp_path).problems == []
-    assert verify(tmp_path / "out", redecode=12, images=shards[0]).problems == []
+    assert verify(tmp_path / "out").problems == rows_of_other_sources(tmp_path / "out", *shards) == []
 
 
 LABELS = [
@@ -338,7 +338,7 @@ def test_tars_that_cat_joined_are_read_to_the_end(tmp_path: Path) -> None:
     assert inputs.targets.tolist() == [n % 3 for n in range(12)]
     assert inputs.notes[0] == f"{path} is 3 tars, one after the other: the members of all of them are read."
     assert pack(path, tmp_path / "out", size=32).rows == 12
-    assert not verify(tmp_path / "out", redecode=12, images=tmp_path).problems
+    assert verify(tmp_path / "out").problems == rows_of_other_sources(tmp_path / "out", path) == []
 
     path.write_bytes(path.read_bytes()[:-9000])
     with pytest.raises(ScanError, match=r"t.tar is cut short or damaged at 0001\d.* Copy it again"):
@@ -351,9 +351,7 @@ def test_members_of_one_name_are_each_a_row_and_are_verified(names: list[str], t
     path = tmp_path / "t.tar"
     path.write_bytes(b"".join(part.read_bytes() for part in parts))
     assert pack(path, tmp_path / "out", size=32).rows == 3 * len(names)
-    for report in (verify(tmp_path / "out", redecode=9, images=path), verify(tmp_path / "out", images=path)):
-        assert not report.problems
-        assert report.sources is None or report.sources.are_same
+    assert verify(tmp_path / "out").problems == rows_of_other_sources(tmp_path / "out", path) == []
 
 
 @pytest.mark.parametrize("splits", [False, True])
@@ -448,7 +446,9 @@ def test_a_zip_is_packed_as_the_folder_that_it_was(images: Path, tmp_path: Path)
         assert (train.classes, train.targets) == (folder.classes, folder.targets)
         assert [name for name, _ in train.samples] == [f"{path.name}/photos/{name}" for name, _ in folder.samples]
         assert train.numpy().tobytes() == folder.numpy().tobytes()
-        assert verify(tmp_path / f"out{method}", redecode=24, images=path).problems == []
+        assert (
+            verify(tmp_path / f"out{method}").problems == rows_of_other_sources(tmp_path / f"out{method}", path) == []
+        )
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
@@ -462,9 +462,7 @@ def test_members_of_one_name_in_a_zip_are_each_a_row(tmp_path: Path) -> None:
     # one that is damaged costs its own row alone
     path.write_bytes(path.read_bytes().replace(images[0], images[0][:-1] + b"x"))
     assert pack(path, tmp_path / "two", size=32, max_rejects=1).rows == 2
-    for report in (verify(tmp_path / "two", redecode=9, images=path), verify(tmp_path / "two", images=path)):
-        assert not report.problems
-        assert report.sources is None or report.sources.are_same
+    assert verify(tmp_path / "two").problems == rows_of_other_sources(tmp_path / "two", path) == []
 
 
 def test_a_zip_may_hold_splits_or_images_alone(tmp_path: Path) -> None:
@@ -523,7 +521,8 @@ def test_a_zip_that_is_cut_short_is_refused(tmp_path: Path) -> None:
 def test_nothing_but_rejects_leaves_nothing(tmp_path: Path) -> None:
     path = make_tar(tmp_path / "t.tar", {"a.jpg": "text"})
     with pytest.raises(
-        PackError, match="could be packed: its only input was rejected. For example t.tar/a.jpg: Pillow cannot identify it"
+        PackError,
+        match="could be packed: its only input was rejected. For example t.tar/a.jpg: Pillow cannot identify it",
     ):
         pack(path, tmp_path / "out", size=32)
     assert not (tmp_path / "out").exists()

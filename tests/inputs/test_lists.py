@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import PACK, Feed, Tune, content_bytes, interrupted, make_tree, photo, store_bytes
+from redecoding import rows_of_other_sources
 
 from packer import OptionsError, PackError, ScanError, pack
 from packer.inputs.samples import Inputs
@@ -63,7 +64,7 @@ def test_a_shell_pipeline_packs_what_find_lists(images: Path, tmp_path: Path) ->
     pack(tmp_path / "photos", tmp_path / "folder", size=32)
     found = [content_bytes(tmp_path / name) for name in ("out", "nul", "folder")]
     assert found[0] == found[1] == found[2]
-    assert verify(tmp_path / "out", redecode=24, images=tmp_path / "photos").problems == []
+    assert verify(tmp_path / "out").problems == rows_of_other_sources(tmp_path / "out", tmp_path / "photos") == []
 
 
 def test_order_is_the_lists_and_classes_are_folders(images: Path, feed: Feed) -> None:
@@ -367,7 +368,7 @@ def test_vectors_and_extras_follow_their_rows_in_any_run(manifest: Path, tmp_pat
     assert train.store.extras["square"].tolist() == [n * n for n in numbers]
     assert train.store.extras["third"].tolist() == [n / 3 for n in numbers]
     assert train.targets == [line["target"] for line in read_json_lines(tmp_path / "out1/samples.jsonl")]
-    assert verify(tmp_path / "out1", redecode=30, images=manifest.parent).problems == []
+    assert verify(tmp_path / "out1").problems == rows_of_other_sources(tmp_path / "out1", manifest.parent) == []
 
 
 def test_an_interrupted_pack_of_a_list_resumes_to_the_same_bytes(manifest: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from conftest import Tune, photo
 from PIL import Image
+from redecoding import rows_of_other_sources
 from tensordict import TensorDict
 from test_boxes import SIDES, boxes_of, coco, rectangle
 
@@ -131,7 +132,7 @@ def test_boxes_and_masks_are_scaled_as_their_image(sources: Path, tmp_path: Path
             expected = [3 * k * across, 5 * down, (3 * k + width / 2) * across, (5 + height / 3) * down]
             assert corners == pytest.approx(expected, rel=1e-5)
     assert [len(boxes) for boxes in found] == [1, 2, 3, 1, 2, 3, 0]
-    assert verify(tmp_path / "out", redecode=7, images=sources / "images").problems == []
+    assert verify(tmp_path / "out").problems == rows_of_other_sources(tmp_path / "out", sources / "images") == []
     # mean and std are of pixels alone
     total = np.sum([data[n].pixels.numpy().sum((0, 1), dtype=np.int64) for n in range(7)], axis=0)
     count = sum(data[n].pixels[..., 0].numel() for n in range(7))

@@ -251,12 +251,9 @@ def packed(mixed: Path, tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def test_verify_reads_every_split_and_names_the_damaged_one(
-    packed: Path, mixed: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["verify", str(packed), "--redecode", "2", "--images", str(mixed)]) == 0
-    assert "out is intact: 10 rows, " in (out := capsys.readouterr().out)
-    assert "4 rows decoded again" in out
+def test_verify_reads_every_split_and_names_the_damaged_one(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["verify", str(packed)]) == 0
+    assert "out is intact: 10 rows, " in capsys.readouterr().out
     pixels = packed / "Validation/_tensordict/pixels.memmap"
     pixels.write_bytes(b"\xff" + pixels.read_bytes()[1:])
     assert run(["verify", str(packed), "--json"]) == 1

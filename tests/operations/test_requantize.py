@@ -18,6 +18,7 @@ import pytest
 from children import Child
 from conftest import ffmpeg_or_skip, make_splits, make_tree, photo, store_bytes
 from PIL import Image
+from redecoding import rows_of_other_sources
 
 from packer import OptionsError, PackError, pack
 from packer.cli.app import run
@@ -81,7 +82,7 @@ def test_the_store_says_what_was_requantized_and_by_what(mixed: Path, tmp_path: 
     assert samples["class0/turned6.JPEG"]["bytes"] == (mixed / "class0/turned6.JPEG").stat().st_size
     assert (store.manifest.options["requantize"], store.manifest.options["exact"]) == (6, True)
     assert set(store.manifest.decoders["ffmpeg"]) == {"av", "ffmpeg", "machine"}
-    assert verify(tmp_path / "out", redecode=30, images=mixed).problems == []
+    assert verify(tmp_path / "out").problems == rows_of_other_sources(tmp_path / "out", mixed) == []
 
 
 def test_a_store_without_it_says_nothing_of_it(images: Path, tmp_path: Path) -> None:

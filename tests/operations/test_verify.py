@@ -177,25 +177,6 @@ def test_the_command_names_file_and_rows_and_exits_1(
     assert store_bytes(padded_store) == before
 
 
-@pytest.mark.parametrize("options", [[], ["--redecode", "3"]])
-def test_images_that_do_not_exist_are_one_sentence(
-    shared_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
-) -> None:
-    missing = tmp_path / "missing"
-    assert run(["verify", str(shared_store), "--images", str(missing), *options]) == 2
-    refusal = f"pack: --images {missing} does not exist. Expected the folder, tar or zip that was packed.\n"
-    assert capsys.readouterr() == ("", refusal)
-
-
-def test_rows_of_other_decoders_are_not_decoded_again(
-    shared_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("packer.packing.redecode.pixel_versions", lambda options: {"Pillow": "1.0"})
-    assert run(["verify", str(shared_store), "--images", str(tmp_path), "--redecode", "1"]) == 1
-    said = r"was packed by other decoders \(Pillow: none, now 1\.0\): pixels may differ\. Use the same versions to decode rows"
-    assert re.search(said, capsys.readouterr().err)
-
-
 def test_an_intact_store_verifies_by_the_command(padded_store: Path) -> None:
     done = subprocess.run([*PACK, "verify", str(padded_store)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

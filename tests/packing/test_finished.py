@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,7 @@ from conftest import PACK, Tune, harm_at, interrupted, make_splits, make_tree, p
 from PIL import Image
 
 from packer import PackError, pack, pack_dataset, seal_parts, update
-from packer.operations.verify import verify
 from packer.packing import build
-from packer.packing.source_check import SourcesReport
 from packer.pixels.decode import Decoder
 from reader.format.manifest import MANIFEST, PIXELS
 
@@ -283,63 +280,6 @@ def test_an_image_that_ended_its_worker_is_tried_by_a_worker_again(images: Path,
         harm_at(images / "class0/005.jpg", lambda: os._exit(9), patch)
         pack(images, tmp_path / "out", size=32, max_rejects=1)
     assert update(images, tmp_path / "out").rows == 24
-
-
-def test_verify_names_sources_that_differ_are_gone_or_new(images: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    (images / "class0/005.jpg").write_text("no image")
-    pack(images, out, size=32, max_rejects=1)
-    first = run("verify", out, "--images", images)
-    assert (first.returncode, first.stderr) == (0, "")
-    assert first.stdout.endswith(" read and compared, 23 sources are what was packed.\n")
-
-    _same_size(images)
-    (images / "class2/000.jpg").unlink()
-    photo(40, 30, 0).save(images / "class2/new.jpg")
-    found = run("verify", out, "--images", images)
-    assert found.returncode == 1
-    assert found.stderr.splitlines() == [
-        f"pack: {out}: class1/003.jpg is not what was packed",
-        f"pack: {out}: class2/000.jpg is gone",
-        f"pack: note: 1 image of {images} not in {out}: class2/new.jpg",
-        f"pack: {out} is intact; of 23 sources, other than packed: 1, gone: 1. Bring it up to date:"
-        f" pack update {images} {out}",
-    ]
-    sources = json.loads(run("verify", out, "--images", images, "--json").stdout)["sources"]
-    assert sources == {
-        "compared": 23,
-        "differ": ["class1/003.jpg"],
-        "gone": ["class2/000.jpg"],
-        "new": ["class2/new.jpg"],
-    }
-
-
-def test_verify_compares_the_sources_of_splits_and_archives(tmp_path: Path) -> None:
-    make_splits(tmp_path / "images", ("train", "val"), classes=2, each=4)
-    with zipfile.ZipFile(tmp_path / "all.zip", "w") as file:
-        for path in sorted((tmp_path / "images").rglob("*.jpg")):
-            file.write(path, path.relative_to(tmp_path / "images"))
-    for source in (tmp_path / "images", tmp_path / "all.zip"):
-        out = tmp_path / f"out-{source.name}"
-        pack(source, out, size=32)
-        report = verify(out, images=source)
-        assert report.sources == SourcesReport(16)
-        if source.is_dir():
-            _same_size(source / "val")
-            assert verify(out, images=source).sources == SourcesReport(16, differ=["val/class1/003.jpg"])
-            continue
-        with zipfile.ZipFile(source, "w") as file:
-            for path in sorted((tmp_path / "images").rglob("*.jpg"))[1:]:
-                file.write(path, path.relative_to(tmp_path / "images"))
-        found = verify(out, images=source).sources
-        assert found is not None
-        assert found.gone == ["train/all.zip/train/class0/000.jpg"]
-
-
-def test_a_dataset_has_no_sources_to_compare(tmp_path: Path) -> None:
-    pack_dataset([(photo(40, 30, n), n % 2) for n in range(3)], tmp_path / "out", workers=1)
-    with pytest.raises(ValueError, match="was packed from a dataset, whose items are no files: leave images out"):
-        verify(tmp_path / "out", images=tmp_path)
 
 
 # -- options of labels that are forgotten

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import interrupted, photo, store_bytes
 from PIL import Image
+from redecoding import rows_of_other_sources
 
 from packer import PackError, merge, pack, seal_parts
 from packer.cli.app import run
@@ -78,7 +79,7 @@ def test_stores_of_different_limits_are_merged_and_decoded_again(images: Path, t
     for stores, out in (("small", "large"), "a"), (("large", "small"), "b"):
         assert merge([tmp_path / name for name in stores], tmp_path / out).rows == 49
         assert limit(tmp_path / out) == 9000
-        assert verify(tmp_path / out, redecode=49, images=images).problems == []
+        assert verify(tmp_path / out).problems == rows_of_other_sources(tmp_path / out, images) == []
 
 
 def test_rows_accepted_under_a_larger_limit_than_the_recorded_one_are_decoded_again(
@@ -88,7 +89,7 @@ def test_rows_accepted_under_a_larger_limit_than_the_recorded_one_are_decoded_ag
     interrupted(pack, images, tmp_path / "out", size=32, workers=1, inputs=12)
     pack(images, tmp_path / "out", size=32, workers=1, max_pixels=LARGE)
     assert limit(tmp_path / "out") == LARGE
-    assert verify(tmp_path / "out", redecode=24, images=images).problems == []
+    assert verify(tmp_path / "out").problems == rows_of_other_sources(tmp_path / "out", images) == []
 
 
 def test_parts_packed_with_different_limits_are_joined(images: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import photo
+from redecoding import rows_of_other_sources
 
 from packer import OptionsError, PackError, pack
 from packer.errors import DecodeError
@@ -139,7 +140,7 @@ def test_the_option_is_recorded_compared_and_used_again(dark: Path, tmp_path: Pa
     pack(dark, tmp_path / "out", size=32, workers=1, bit_depth=12)
     with pytest.raises(PackError, match=r"other options \(with bit_depth=12, now without\)"):
         pack(dark, tmp_path / "out", size=32)
-    assert verify(tmp_path / "out", redecode=4, images=dark).problems == []
+    assert verify(tmp_path / "out").problems == rows_of_other_sources(tmp_path / "out", dark) == []
     (dark / "a.png").write_bytes(png(of_bits(GRAY, 10)))
     assert update(dark, tmp_path / "out", workers=1).kept == 3
     assert PackOptions(bit_depth=12).words() == ["--bit-depth", "12"]

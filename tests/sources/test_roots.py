@@ -25,7 +25,6 @@ from packer import PackError, ScanError, pack, pack_dataset, update
 from packer.cli import app
 from packer.errors import SourceError
 from packer.operations.plan import plan
-from packer.operations.verify import verify
 from packer.report import Progress
 from packer.sources import local as sources
 from packer.sources import roots
@@ -634,15 +633,6 @@ def test_items_of_a_dataset_whose_folder_went_away_are_no_rejects(
     (images / "class0/007.jpg").unlink()
     report = pack_dataset(items, out, size=32, workers=1, max_rejects="50%")
     assert report.rejected == 1
-
-
-def test_sources_that_are_away_are_not_taken_for_damage_of_the_store(
-    images: Path, tmp_path: Path, failing: Failing
-) -> None:
-    pack(images, tmp_path / "out", size=32)
-    failing.fail("class1/003.jpg", errno.EIO)
-    with pytest.raises(SourceError, match=r"class1/003.jpg cannot be read: Input/output error"):
-        verify(tmp_path / "out", redecode=24, images=images)
 
 
 def test_a_mount_point_with_a_space_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Tune, check_golden_bytes, content_bytes, store_bytes
+from redecoding import rows_of_other_sources
 from row_forms import FRAMES, WAYS, Formed, flip
 from tensordict import TensorDict
 
@@ -180,20 +181,19 @@ def test_an_update_and_redecode_take_another_version_of_the_library(
     pack(tree, out, size=32, compress=True, workers=1)
     packed = store_bytes(out)
     monkeypatch.setattr(frames, "versions", lambda codec: {"zstandard": "9", "zstd": "9"})
-    assert verify(out, redecode=24, images=tree).problems == []
+    assert verify(out).problems == rows_of_other_sources(out, tree) == []
     assert update(tree, out, workers=1).kept == 24
     assert read_manifest(out).decoders["zstd"] == {"zstandard": "9", "zstd": "9"}
     assert {**store_bytes(out), "manifest.json": b""} == {**packed, "manifest.json": b""}
 
 
-def test_redecode_reports_a_damaged_frame_with_all_else(equal: tuple[Path, Path], tree: Path, tmp_path: Path) -> None:
+def test_verify_names_the_row_of_a_damaged_frame(equal: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "out"
     shutil.copytree(equal[1], out)
     begin, _ = np.fromfile(out / FRAMES, "<i8").reshape(-1, 2)[5].tolist()
     flip(out / PIXELS, begin + 20)
-    report = verify(out, redecode=24, images=tree)
+    report = verify(out)
     assert {problem.rows for problem in report.problems} == {(5, 6)}
-    assert report.redecoded == 24
 
 
 def test_it_is_shown_and_described(

@@ -15,6 +15,7 @@ import pytest
 import torch
 from conftest import check_golden_bytes
 from PIL import Image
+from redecoding import rows_of_other_sources
 from row_forms import WAYS, Formed, stored
 
 from packer import merge, pack, subset, update
@@ -217,7 +218,7 @@ def test_the_loss_stays_in_other_forms(
     assert all(torch.equal(a, b) for a, b in zip(each_image(copy), each_image(lossy), strict=True))
     assert read_manifest(copy).options["lossy"] == "jpeg:95"
     assert (copy / "samples.jsonl").read_bytes() == (lossy / "samples.jsonl").read_bytes()
-    assert verify(copy, redecode=24, images=tree).problems == []
+    assert verify(copy).problems == rows_of_other_sources(copy, tree) == []
     with pytest.raises(OptionsError, match=r"were kept as jpeg:95, and compress='jpeg:95' would lose once more"):
         subset(copy, tmp_path / "again", compress="jpeg:95")
     with pytest.raises(PackError, match="was packed with other options.*lossy"):
@@ -249,7 +250,7 @@ def test_it_is_shown_and_described(
     printed = capsys.readouterr().out
     assert "by JPEGs of quality 95, 4:4:4" in printed
     assert "loss        PSNR " in printed
-    assert verify(equal[1], redecode=24, images=tree).problems == []
+    assert verify(equal[1]).problems == rows_of_other_sources(equal[1], tree) == []
 
 
 # -- what is stored

@@ -68,7 +68,7 @@ def test_a_command_reads_where_the_system_says_that_its_inputs_are(
     assert len(MemmapDataset(f"{given}/out")) == 6
     assert run(["info", f"{given}/out", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == 6
-    assert verify(f"{given}/out", images=f"{given}/images").problems == []
+    assert verify(f"{given}/out").problems == []
     assert subset(f"{given}/out", root / "some", fraction=1).rows == 6
     assert update(f"{given}/images", root / "packed", workers=1).kept == 6
     assert run(["show", f"{given}/out"]) == 0

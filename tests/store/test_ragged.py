@@ -25,6 +25,7 @@ from conftest import (
     torchvision_or_skip,
 )
 from PIL import Image
+from redecoding import rows_of_other_sources
 from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
@@ -180,7 +181,7 @@ def test_rows_are_the_images_in_their_own_sizes_upright(tmp_path: Path, max_size
     assert (data.manifest.height, data.manifest.width) == tuple(data.store.shapes[:, :2].amax(0).tolist())
     assert data[0].pixels.shape[1] == {None: 90, 80: 80, "short:40": 59}[max_size]
     assert data.manifest.options["max_size"] == max_size
-    assert verify(tmp_path / "out", redecode=9, images=images).problems == []
+    assert verify(tmp_path / "out").problems == rows_of_other_sources(tmp_path / "out", images) == []
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -309,10 +310,9 @@ def test_verify_finds_what_stands_behind_the_last_row(own: Path) -> None:
 
 def test_rows_of_own_sizes_are_decoded_again(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", fit="none", max_size=60)
-    assert verify(tmp_path / "out", redecode=24, images=images).problems == []
+    assert verify(tmp_path / "out").problems == rows_of_other_sources(tmp_path / "out", images) == []
     photo(48, 48, 77).save(images / "class1/003.jpg")
-    found = verify(tmp_path / "out", redecode=24, images=images).problems
-    assert [problem.rows for problem in found] == [(11, 12)]
+    assert rows_of_other_sources(tmp_path / "out", images) == [11]
 
 
 def test_info_and_show_know_own_sizes(ragged_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,49 @@
+"""Decode the sources of a store once more, and compare the rows that they give with those that it has."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+from packer.errors import DecodeError
+from packer.inputs.scan import scan
+from packer.inputs.splits import stores_of
+from packer.options import RowOptions
+from packer.pixels.geometry import Geometry
+from packer.pixels.requantize import row_decoder
+from packer.sources.locate import locate
+from packer.store.sealed.ragged_rows import stored_rows
+from reader.format.manifest import PIXELS, read_manifest
+from reader.format.samples import read_samples
+
+
+def rows_of_other_sources(out: Path, *images: str | os.PathLike[str]) -> list[int]:
+    """Decode what IMAGES lists now; returns the rows of OUT, through all splits, for which no source gives the same pixels."""
+    listed, wrong = scan(list(map(os.fspath, images))), list[int]()
+    for split, store in stores_of(out).items():
+        manifest, inputs = read_manifest(store), listed[split]
+        options: dict[str, Any] = dict(manifest.options)
+        options |= {"compress": options["lossy"]} if "lossy" in options else {}
+        decoder = row_decoder(Geometry.recorded(manifest), RowOptions.among(options | {"max_pixels": sys.maxsize}))
+        rows, pixels = stored_rows(store, manifest), (store / PIXELS).read_bytes()
+        sources: dict[str, list[bytes]] = {}
+        for index, path in enumerate(inputs.paths):
+            member = inputs.members[index] if inputs.archives else None
+            source = locate(inputs.url or str(inputs.root), path, inputs.archives, member)
+            with contextlib.suppress(DecodeError):
+                sources.setdefault(path, []).append(source.read(max_pixels=sys.maxsize)[0])
+        for row, sample in enumerate(read_samples(store)):
+            begin, size_bytes = rows.extent(row)
+            stored = rows.pixels(row, pixels[begin : begin + size_bytes])
+            found = sources.get(sample.path, [])
+            # a row is of one of the members of its name
+            exact = [data for data in found if hashlib.sha256(data).hexdigest() == sample.sha256]
+            with warnings.catch_warnings(action="ignore"):
+                if not any(decoder.row(data).pixels == stored for data in exact or found):
+                    wrong.append(row)
+    return wrong
