@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from typing import TYPE_CHECKING
 
 from packer.cli.terminal import aligned
@@ -10,6 +12,7 @@ from packer.clock import STAGES, Profile, added
 from packer.option_names import written
 from packer.text import spans
 from reader.format.shown import shown
+from reader.format.splits import ROLES
 from reader.format.tensors import JpegFrames
 
 if TYPE_CHECKING:
@@ -114,18 +117,23 @@ def too_many_rejects(report: PackReport, allowed: str) -> str:
 
 
 def next_step(report: PackReport) -> str:
-    """Write the lines of a training program that read the store."""
+    """Write the lines of a program that read the store, shuffled unless its name is one of validation."""
     # of splits, what is trained on comes first
     store = next(iter(report.splits.values()), report)
+    roles = [ROLES[word] for word in re.findall("[a-z]+", os.path.basename(store.out).lower()) if word in ROLES]
+    is_train = not roles or min(roles) == ROLES["train"]
+    what, name, shuffle = ("train from", "train", ", shuffle=True") if is_train else ("validate on", "val", "")
     # rows of several sizes are cropped to be one batch
     names = ", transforms" if store.has_own_sizes else ""
-    crop = ", transform=transforms.RandomResizedCrop(224)" if store.has_own_sizes else ""
+    crop = "RandomResizedCrop" if is_train else "ResizeCenterCrop"
+    transform = f", transform=transforms.{crop}(224)" if store.has_own_sizes else ""
     return "\n".join(
         [
-            "to train from it:",
+            f"to {what} it:",
             f"  from pixpack import MemmapDataset, MemmapLoader{names}",
-            f"  train = MemmapDataset({json.dumps(store.out, ensure_ascii=False)}{crop})",
-            "  for images, targets in MemmapLoader(train, batch_size=256, shuffle=True): ...",
+            f"  {name} = MemmapDataset({json.dumps(store.out, ensure_ascii=False)})",
+            f"  loader = MemmapLoader({name}, batch_size=256{shuffle}{transform})",
+            "  for images, targets in loader: ...",
         ]
     )
 

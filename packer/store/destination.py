@@ -27,7 +27,7 @@ from packer.inputs.splits import is_split, split_of, stores_in, stores_of
 from packer.option_names import OVERWRITE, Option
 from packer.options import OutputOptions
 from packer.store import journal as journals
-from packer.store.files import LONGEST_NAME, remove_tree, sync_folder, write_atomically
+from packer.store.files import LONGEST_NAME, copy_access, remove_tree, sync_folder, write_atomically
 from packer.store.lock import LOCK, Lock
 from packer.store.out_folder import (
     OWN_NAMES,
@@ -410,6 +410,9 @@ class Folder:
         if self.is_inside:
             self._move_in()
         elif self.replaces:
+            for store in stores_in(self.stage):
+                if (old := self.out / split_of(store, self.stage)).is_dir():
+                    copy_access(old, store)
             replaced = self._replace()
         else:
             self._rename(self.stage, self.out)
@@ -489,6 +492,7 @@ class Folder:
         self.check(options, splits)
         if self.replaces:
             self.notes = self._dropped()
+            copy_access(self.out, self.stage)  # before a row of a private store is written
         if not self.is_inside and self.out.is_dir():  # a mount point perhaps, since the stage was made beside it
             self._check_renames()
         self._clear_unasked(options, splits)

@@ -5,10 +5,12 @@ Knows nothing of what is in them.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
 import shutil
+import stat
 from pathlib import Path
 
 from reader.format.filesystem import error_path
@@ -74,6 +76,17 @@ def sync_names(out: Path) -> None:
         if above.stat().st_dev != device:
             return
         sync_folder(above)
+
+
+def copy_access(old: Path, new: Path) -> None:
+    """Give a folder the mode, owner and ACLs of another, as far as this user may."""
+    status = old.stat()
+    with contextlib.suppress(PermissionError):  # another's folder, in which this user may write
+        os.chown(new, status.st_uid, status.st_gid)
+    os.chmod(new, stat.S_IMODE(status.st_mode))
+    for name in os.listxattr(old) if hasattr(os, "listxattr") else ():
+        if name.startswith("system.posix_acl_"):
+            os.setxattr(new, name, os.getxattr(old, name))
 
 
 def remove_tree(folder: Path) -> None:

@@ -164,4 +164,8 @@ def resolved_out(out: str | os.PathLike[str], name: str = "OUT") -> Path:
         target = real
     if not target.name:
         raise OptionsError(f"{name} {out} is the root of the file system. Choose a folder below it.")
+    if not os.path.lexists(target.parent):
+        raise OptionsError(
+            f"{name} is {out}, and there is no folder {target.parent}. Make that first, or correct the name."
+        )
     return target

@@ -41,13 +41,26 @@ def test_the_next_step_names_the_training_set_and_crops_rows_of_their_own_sizes(
     make_splits(tmp_path / "images", ("test", "train"), each=3)
     assert run([str(tmp_path / "images"), str(tmp_path / "out"), "--fit", "none", "--max-size", "48"]) == 0
     step = capsys.readouterr().out.partition("to train from it:\n")[2]
-    assert f'MemmapDataset("{tmp_path / "out/train"}", transform=transforms.RandomResizedCrop(224))' in step
+    assert f'MemmapDataset("{tmp_path / "out/train"}")' in step
+    assert "MemmapLoader(train, batch_size=256, shuffle=True, transform=transforms.RandomResizedCrop(224))" in step
     names: dict[str, Any] = {}
     exec(textwrap.dedent(step), names)
     assert names["images"].shape == (9, 3, 224, 224)
     assert run([str(tmp_path / "images"), str(tmp_path / "out"), "--fit", "none", "--max-size", "48"]) == 0
     assert run([str(tmp_path / "images"), str(tmp_path / "quiet"), "--fit", "none", "--quiet"]) == 0
     assert capsys.readouterr().out.count("to train from it") == 0
+
+
+def test_the_next_step_after_a_validation_store_does_not_shuffle(
+    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("out-val", "val"):
+        assert run([str(images), str(tmp_path / name), "--fit", "none", "--max-size", "48"]) == 0
+        step = capsys.readouterr().out.partition("to validate on it:\n")[2]
+        assert "MemmapLoader(val, batch_size=256, transform=transforms.ResizeCenterCrop(224))" in step
+        names: dict[str, Any] = {}
+        exec(textwrap.dedent(step), names)
+        assert names["images"].shape == (24, 3, 224, 224)
 
 
 def test_options_may_come_first_and_build_may_be_named(images: Path, tmp_path: Path) -> None:

@@ -241,6 +241,7 @@ def test_targets_of_every_kind_are_merged_and_numbered_again(images: Path, tmp_p
     head, columns = "path,kind,size,tags,price,weight\n", "kind,size,tags,price"
     found = {}
     for first, kept in (("kind", "abc"), ("tags", "xyz")):
+        (tmp_path / first).mkdir()
         order = [first, *(column for column in columns.split(",") if column != first)]
         for name, lines in (("a", rows), ("b", others), ("both", [*rows, *others])):
             (images / f"{name}.csv").write_text(head + "".join(lines))

@@ -472,6 +472,7 @@ def test_a_split_that_was_updated_while_a_new_one_was_unfinished_is_kept_as_it_i
     splits: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
+    (tmp_path / "kept").mkdir()
     pack(splits / "train", tmp_path / "kept/train", size=32)
     before = store_bytes(tmp_path / "kept/train")
     with pytest.raises(KeyboardInterrupt):
@@ -487,6 +488,7 @@ def test_a_split_that_was_updated_while_a_new_one_was_unfinished_is_kept_as_it_i
 
 def test_a_new_split_of_which_all_is_rejected_leaves_nothing_beside_the_others(splits: Path, tmp_path: Path) -> None:
     out = tmp_path / "kept"
+    out.mkdir()
     pack(splits / "train", out / "train", size=32)
     break_some(splits / "val", 13)
     with pytest.raises(PackError, match="all 13 inputs were rejected"):

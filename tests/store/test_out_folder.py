@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from conftest import Tune, interrupted, make_splits, make_tree, store_bytes
 
-from packer import OptionsError, PackError, SourceError, merge, pack, seal_parts, update
+from packer import OptionsError, PackError, SourceError, merge, pack, seal_parts, subset, update
 from packer.cli.app import run
 from packer.store.out_folder import check_no_links
 from reader import MemmapDataset
@@ -182,11 +182,46 @@ def test_what_is_not_the_systems_still_keeps_out(images: Path, tmp_path: Path) -
         update(images, out)
 
 
+@pytest.mark.parametrize("exchanges", [True, False])
+@pytest.mark.parametrize("way", ["update", "overwrite", "subset"])
+def test_a_folder_that_is_replaced_keeps_its_mode(
+    way: str, exchanges: bool, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    pack(images, out, size=32)
+    out.chmod(0o700)
+    if not exchanges:
+        monkeypatch.setattr("ctypes.CDLL", None)
+    modes = []
+    if way == "subset":
+        subset(out, out, rows=[0], overwrite=True)
+    else:
+        call = update if way == "update" else pack
+        options: dict[str, Any] = {} if way == "update" else {"size": 16, "overwrite": True}
+        stage = tmp_path / "out.packing"
+        call(
+            images,
+            out,
+            progress=lambda _: modes.append(stage.stat().st_mode if stage.exists() else out.stat().st_mode),
+            **options,
+        )
+    assert {mode & 0o777 for mode in (*modes, out.stat().st_mode)} == {0o700}
+
+
+def test_an_out_in_a_folder_that_is_not_there_is_refused(images: Path, tmp_path: Path) -> None:
+    for call in (pack, update):
+        with pytest.raises(
+            OptionsError, match=rf"OUT is {tmp_path}/none/out, and there is no folder {tmp_path}/none\."
+        ):
+            call(images, tmp_path / "none/out")
+    assert not (tmp_path / "none").exists()
+
+
 def test_a_store_takes_no_pack_into_its_folder(images: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     pack(images, out, size=32)
     before = store_bytes(out)
-    for path in (out / "sub", out / "sub/below", out / "_tensordict"):
+    for path in (out / "sub", out / "_tensordict/below", out / "_tensordict"):
         with pytest.raises(OptionsError, match=rf"OUT {path} is in the store {out}\. Choose a folder outside it"):
             pack(images, path, size=16)
     assert store_bytes(out) == before
