@@ -19,11 +19,11 @@ from packer import Progress, merge, pack, pull, requantize, seal_parts, subset, 
 from reader.manifest import MANIFEST, IncompleteStoreError, StoreError, check_store
 from tests.crash._program import TrialError, draw_photographs
 
-# fresh: into a folder whose parents are new too; resume: of an interrupted pack; restart: --overwrite of an interrupted
+# fresh: into a new folder; resume: of an interrupted pack; restart: --overwrite of an interrupted
 # pack; overwrite: of a finished store, after one image was replaced; update: likewise, by pack update; splits: train and val;
 # resplit: --overwrite of both, after one image was replaced; listed: a manifest whose third column becomes a tensor of its own;
 # labelled: with boxes and masks; merge: of two stores, by pack merge; remerge: likewise, with --overwrite of a third;
-# pull: of a store to a folder whose parents are new too, by pack pull; seal: of two parts; subset: of a store's rows, some of
+# pull: of a store to a new folder, by pack pull; seal: of two parts; subset: of a store's rows, some of
 # them, in another order
 KINDS = (
     "fresh",
@@ -168,7 +168,9 @@ def make_run(kind: str, work: Path, images: int) -> Run:
         broken = sorted(path for path in folder.rglob("*") if path.is_file())[images // 2]
         broken.write_text("broken")
     start.mkdir()
-    out = Path("new", "parents", "out") if kind in ("fresh", "pull") else Path("out")
+    out = Path("out")
+    for folder in (work / "reference", work / "stores"):
+        folder.mkdir(exist_ok=True)
     if kind in ("resume", "restart"):
         _interrupted_pack(sources, start / out)
     if kind in _REPLACING:

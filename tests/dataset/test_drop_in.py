@@ -300,6 +300,7 @@ def test_stores_with_other_classes_are_refused_where_they_should_be_the_same(fol
     for name in ("class0", "class2"):
         (fewer / name).parent.mkdir(exist_ok=True)
         (fewer / name).symlink_to(folder / "images" / name)
+    (tmp_path / "out").mkdir()
     pack(fewer, tmp_path / "out" / "val", size=32, workers=1)
     shutil.copytree(folder / "out", tmp_path / "out" / "train")
     for split in ("train", "val"):

@@ -294,6 +294,7 @@ def test_subset_takes_of_each_split_with_one_class_list(packed: Path, mixed: Pat
 
 
 def test_nothing_is_written_where_one_split_has_no_such_row(packed: Path, tmp_path: Path) -> None:
+    (tmp_path / "few").mkdir()
     run(["subset", str(packed / "train"), str(tmp_path / "few/train"), "--class", "class0"])
     run(["subset", str(packed / "Validation"), str(tmp_path / "few/Validation"), "--class", "class1"])
     assert run(["subset", str(tmp_path / "few"), str(tmp_path / "none"), "--class", "class0"]) == 2
