@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import os
 import weakref
 from collections import deque
 
@@ -37,121 +36,70 @@ class _Loan(weakref.ref[npt.NDArray[np.uint8]]):
 
 
 class BufferPool:
-    """Equal buffers of size_bytes, leased and recycled; pinned ones for copies to or from a CUDA device, where one is given.
+    """Buffers, leased and recycled; pinned ones for copies to or from a CUDA device, where one is given.
 
-    At most `keep` idle buffers stay. `lease` never waits: when all are in use, it allocates one more. Thread-safe.
-    """
-
-    def __init__(self, size_bytes: int, *, keep: int, pinned: torch.device | None = None) -> None:
-        self.size_bytes = size_bytes
-        self.allocated = 0
-        self._pinned = pinned
-        # one loan per ended lease; for current leases the finalizer and its loan
-        self._idle: deque[_Loan] = deque(maxlen=keep)
-        self._leases: dict[_Loan, _Loan] = {}
-
-    def lease(self, size_bytes: int | None = None) -> torch.Tensor:
-        """Return uint8[size_bytes] (default: all of a buffer) of undefined content, the caller's until no view of it is left.
-
-        Raises:
-            PinnedMemoryError: it was to be pinned, and cannot be.
-        """
-        memory = None
-        # no check first: other threads may take the last one; no allocation inside except, whose error would mention the first
-        with contextlib.suppress(IndexError):
-            memory = self._idle.pop().memory
-        if memory is None:
-            memory = self._allocate()
-        lease = np.ndarray((self.size_bytes if size_bytes is None else size_bytes,), np.uint8, buffer=memory)
-        # Only compiled code runs when a lease is collected: a Ctrl-C that comes in a callback of Python's, as weakref.finalize
-        # is, is lost. The callback does not refer to the pool: leases that outlive their pool free their memory.
-        loan = _Loan(lease, self._idle.append)
-        loan.memory = memory
-        self._leases[_Loan(lease, self._leases.pop)] = loan
-        return torch.from_numpy(lease)
-
-    def _allocate(self) -> npt.NDArray[np.uint8]:
-        self.allocated += 1
-        if self._pinned is not None:
-            return _pinned(self.size_bytes, self._pinned).numpy()
-        return allocated(self.size_bytes)
-
-
-class FittingPool:
-    """Leases of any size, from equal buffers of the size that was asked for last and some room; a few idle ones stay.
-
-    Where sizes differ, the room spares most leases a fresh buffer; where they do not, nobody writes to it: it takes no memory.
-
-    buffers: those of the present size.
-
-    Args:
-        keep: idle buffers that stay.
-        pinned: as of `BufferPool`.
-        room: a share of the size.
-        most: buffers of more than so many times the size that is asked for make way for smaller ones.
-    """
-
-    def __init__(
-        self,
-        *,
-        keep: int,
-        pinned: torch.device | None = None,
-        room: float = 0.25,
-        most: float = 2,
-    ) -> None:
-        self._keep, self._pinned, self._room, self._most = keep, pinned, room, most
-        self.buffers = BufferPool(0, keep=0)
-
-    def lease(self, size_bytes: int) -> torch.Tensor:
-        """Return uint8[size_bytes], as `BufferPool.lease` does."""
-        pool = self.buffers
-        if not size_bytes <= pool.size_bytes <= self._most * max(1, size_bytes):
-            pool = BufferPool(size_bytes + int(size_bytes * self._room), keep=self._keep, pinned=self._pinned)
-            self.buffers = pool
-        return pool.lease(size_bytes)
-
-    def clear(self) -> None:
-        """Free the idle buffers."""
-        self.buffers = BufferPool(0, keep=0)
-
-
-class SizedPools:
-    """Leases of any size, each from a buffer of that size or up to a fourth more; for many leases of several sizes at once.
+    Each has the size that is asked for, or up to a fourth more: most leases of about one size then find an idle buffer, and
+    nobody writes to the rest, so that it takes no memory. `lease` never waits: when all are in use, it allocates one more.
+    Thread-safe.
 
     Args:
         keep, keep_bytes: idle buffers of each size that stay: so many, and as many more as have so many bytes.
     """
 
-    def __init__(self, *, keep: int, keep_bytes: int) -> None:
-        self._keep, self._keep_bytes = keep, keep_bytes
-        self._pools: dict[int, BufferPool] = {}
-
-    @property
-    def allocated(self) -> int:
-        """How many buffers were allocated so far."""
-        return sum(pool.allocated for pool in self._pools.values())
+    def __init__(self, *, keep: int, keep_bytes: int = 0, pinned: torch.device | None = None) -> None:
+        self.allocated = 0
+        self._keep, self._keep_bytes, self._pinned = keep, keep_bytes, pinned
+        # by size, one loan per ended lease; for current leases the finalizer and its loan
+        self._idle: dict[int, deque[_Loan]] = {}
+        self._leases: dict[_Loan, _Loan] = {}
 
     def lease(self, size_bytes: int) -> torch.Tensor:
-        """Return uint8[size_bytes], as `BufferPool.lease` does."""
+        """Return uint8[size_bytes] of undefined content, the caller's until no view of it is left.
+
+        Raises:
+            PinnedMemoryError: it was to be pinned, and cannot be.
+        """
         # 4 to 8 times a power of two
         step = 1 << max(0, max(1, size_bytes - 1).bit_length() - 3)
         room = -(-size_bytes // step) * step
-        if room not in self._pools:
-            self._pools[room] = BufferPool(room, keep=self._keep + self._keep_bytes // max(1, room))
-        return self._pools[room].lease(size_bytes)
+        if (idle := self._idle.get(room)) is None:
+            idle = self._idle.setdefault(room, deque(maxlen=self._keep + self._keep_bytes // max(1, room)))
+        memory = None
+        # no check first: other threads may take the last one; no allocation inside except, whose error would mention the first
+        with contextlib.suppress(IndexError):
+            memory = idle.pop().memory
+        if memory is None:
+            memory = self._allocate(room)
+        lease = np.ndarray((size_bytes,), np.uint8, buffer=memory)
+        # Only compiled code runs when a lease is collected: a Ctrl-C that comes in a callback of Python's, as weakref.finalize
+        # is, is lost. The callback does not refer to the pool: leases that outlive their pool free their memory.
+        loan = _Loan(lease, idle.append)
+        loan.memory = memory
+        self._leases[_Loan(lease, self._leases.pop)] = loan
+        return torch.from_numpy(lease)
+
+    def clear(self) -> None:
+        """Free the idle buffers."""
+        self._idle = {}
+
+    def _allocate(self, size_bytes: int) -> npt.NDArray[np.uint8]:
+        self.allocated += 1
+        return allocated(size_bytes) if self._pinned is None else _pinned(size_bytes, self._pinned).numpy()
 
 
-def allocated(size_bytes: int, flags: int = 0) -> npt.NDArray[np.uint8]:
+def allocated(size_bytes: int) -> npt.NDArray[np.uint8]:
     """Allocate uint8[size_bytes] of undefined content that begins at a page, from 2 MiB on all of it in huge pages.
 
-    Where the system has no huge pages it is in others. flags: of mmap(2), beside those of private memory.
+    Where the system has no huge pages it is in others.
     """
     align, memory = _ALIGNMENT_BYTES, None
-    if size_bytes >= _HUGE_PAGE_BYTES and os.name != "nt":
+    if size_bytes >= _HUGE_PAGE_BYTES:
         align = _HUGE_PAGE_BYTES
         # not from malloc: what it gives a second time has the small pages of whoever had it before
-        with contextlib.suppress(OSError):  # numpy says what there is no memory for
-            memory = _mapped(-(-size_bytes // align) * align + align, flags)
+        with contextlib.suppress(OSError, AttributeError):  # numpy says what there is no memory for
+            mapped = mmap.mmap(-1, -(-size_bytes // align) * align + align, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            memory = np.frombuffer(mapped, np.uint8)
+            mapped.madvise(mmap.MADV_HUGEPAGE)  # not all systems have them
     memory = np.empty(size_bytes + align, np.uint8) if memory is None else memory
     start = -memory.ctypes.data % align
     return memory[start : start + size_bytes]
@@ -173,14 +121,6 @@ def own_memory(size_bytes: int) -> torch.Tensor:
 def alone(tensor: torch.Tensor) -> torch.Tensor:
     """Copy a view into memory that holds nothing else; by numpy, as torch would wake its threads for so little."""
     return torch.from_numpy(tensor.numpy().copy())
-
-
-def _mapped(size_bytes: int, flags: int) -> npt.NDArray[np.uint8]:
-    memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | flags)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without them
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(memory, np.uint8)
 
 
 def _pinned(size_bytes: int, device: torch.device) -> torch.Tensor:

@@ -30,8 +30,9 @@ _COLOR_CHANNELS = (1, 3)
 _NUMBERS = 6
 _LEVELS = 256
 _FLOAT_BYTES = 4
-# Smaller ones malloc reuses too. Of larger ones so many idle buffers of each power of two stay.
-_LEAST_POOLED_BYTES, _IDLE_BUFFERS = 1 << 20, 2
+# Smaller ones malloc reuses too. Of larger ones two idle buffers of each size stay.
+_LEAST_POOLED_BYTES = 1 << 20
+_POOL = BufferPool(keep=2)
 
 _Bytes = npt.NDArray[np.uint8]
 _Numbers = npt.NDArray[np.int64]
@@ -258,7 +259,7 @@ def memory(*shape: int) -> torch.Tensor:
     size_bytes = math.prod(shape)
     if size_bytes < _LEAST_POOLED_BYTES:
         return torch.from_numpy(np.empty(shape, np.uint8))
-    return _pool((size_bytes - 1).bit_length()).lease(size_bytes).view(shape)
+    return _POOL.lease(size_bytes).view(shape)
 
 
 def span_copier() -> CopySpans | None:
@@ -280,7 +281,7 @@ def span_reader() -> ReadSpans | None:
 
 def let_go() -> None:
     """Free the memory that no result is in."""
-    _pool.cache_clear()
+    _POOL.clear()
 
 
 def load() -> None:
@@ -295,11 +296,6 @@ def is_built() -> bool:
 
 def _threads() -> int:
     return transform_threads.get() or torch.get_num_threads()
-
-
-@functools.cache
-def _pool(bits: int) -> BufferPool:
-    return BufferPool(1 << bits, keep=_IDLE_BUFFERS)
 
 
 def _function() -> Callable[..., bool] | None:

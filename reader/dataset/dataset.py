@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from reader import compiled
-from reader.buffers import FittingPool, fresh
+from reader.buffers import BufferPool, fresh
 from reader.dataset import collate
 from reader.dataset.indexing import Index, check_plain, checked_position, checked_positions, is_row, split_positions
 from reader.dataset.opened_store import OpenedStore
@@ -95,7 +95,7 @@ class MemmapDataset(Dataset[Any]):
         self.manifest = opened.manifest
         # the second of a tuple is a dict by name: with boxes, masks or several target columns
         self.names_targets = names_targets(self.manifest)
-        self._pool = FittingPool(keep=_LOOP_BUFFERS)
+        self._pool = BufferPool(keep=_LOOP_BUFFERS)
         self._has_labels = False
         self._targets: list[object] | None = None
         self._samples: list[tuple[str, object]] | None = None

@@ -17,7 +17,6 @@ import torch
 from tensordict import TensorDict
 from torch.utils.data import get_worker_info
 
-from reader import system
 from reader.buffers import alone, own_memory
 from reader.dataset.sources import Sources
 from reader.format.check import check_store
@@ -166,8 +165,7 @@ class OpenedStore:
         """
         rows = np.array([row])
         # read, not copied from the mapping: whenever a file is cut short, that is an error, not the end of the process
-        reads_files = system.has_preadv()
-        one: Any = self._gathered(rows, own_memory, reads_files=reads_files, is_one=True)
+        one: Any = self._gathered(rows, own_memory, reads_files=True, is_one=True)
         if isinstance(one, RaggedBatch):
             batch, one = one, row_of(one, 0)
             if batch.mask_offsets is not None:
@@ -296,7 +294,7 @@ class OpenedStore:
         if self.remote is not None:
             return InFile(self.remote)
         # frames are read: what is unpacked is much more, and no page of the store is mapped for it
-        is_read = system.has_preadv() and (reads_files or not self.table.is_raw)
+        is_read = reads_files or not self.table.is_raw
         return InFile(self.files["pixels"]) if is_read else self.in_memory()
 
     @property
@@ -359,4 +357,4 @@ def _reads_files() -> bool:
     Into fresh memory that is as fast (rows of a few hundred bytes are slower: a system call each), and no page of the store
     is mapped in any worker. A file cut short meanwhile is an error, where the mapping would end the worker by SIGBUS.
     """
-    return get_worker_info() is not None and system.has_preadv()
+    return get_worker_info() is not None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import math
 from collections import deque
 from collections.abc import Generator, Iterator
 
@@ -17,7 +16,7 @@ import numpy as np
 import torch
 
 from reader import compiled, system
-from reader.buffers import FittingPool, SizedPools
+from reader.buffers import BufferPool
 from reader.dataset.dataset import MemmapDataset
 from reader.device.resident import Resident
 from reader.device.transfer import CudaCopier
@@ -77,15 +76,9 @@ class Gathering:
     ) -> None:
         self.residency, self.resident = residency, resident
         self._dataset, self._device, self._prefetch = dataset, device, prefetch
-        # spare room if batches differ in size; the short last batch of an epoch leaves the buffers as they are
-        self.pool = FittingPool(
-            keep=prefetch + 2,
-            pinned=device if device.type == "cuda" else None,
-            room=0.25 if dataset.manifest.has_own_sizes else 0,
-            most=math.inf,
-        )
+        self.pool = BufferPool(keep=prefetch + 2, pinned=device if device.type == "cuda" else None)
         # memory that rows are read to from a disk; it stays from one epoch to the next
-        self._ahead_pool: SizedPools | None = None
+        self._ahead_pool: BufferPool | None = None
 
     def _place(self, plan: EpochPlan) -> Place:
         """Return where the rows of an epoch are read from."""
@@ -105,7 +98,7 @@ class Gathering:
         if self._ahead_pool is None:
             # idle buffers have room for two chunks and for the batches that wait
             keep_bytes = 2 * min(chunk_bytes, len(self._dataset) * manifest.row_bytes)
-            self._ahead_pool = SizedPools(keep=self._prefetch + 2, keep_bytes=keep_bytes)
+            self._ahead_pool = BufferPool(keep=self._prefetch + 2, keep_bytes=keep_bytes)
         return ReadAhead(
             store.pixel_path(),
             store.spans,

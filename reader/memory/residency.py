@@ -19,9 +19,9 @@ def choose(asked: str, size_bytes: int) -> str:
     """Return where rows are read from that have so many bytes in all: as asked; "auto" asks free memory."""
     if asked != "auto":
         return asked
-    return "cache" if size_bytes <= system.available_bytes() * _CACHE_SHARE or not system.has_preadv() else "disk"
+    return "cache" if size_bytes <= system.available_bytes() * _CACHE_SHARE else "disk"
 
 
 def is_cold(path: Path, size_bytes: int) -> bool:
     """Say whether reading the mapped file would mostly wait for page faults."""
-    return size_bytes > tuning().small_store_bytes and system.has_preadv() and system.cached_share(path) < _WARM
+    return size_bytes > tuning().small_store_bytes and system.cached_share(path) < _WARM

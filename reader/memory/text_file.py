@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
-from reader import system
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, Manifest, read_manifest
 from reader.format.tensors import MOST_TEXT_BYTES, TEXTS_FILE
@@ -56,10 +55,6 @@ class TextFile:
             )
         data = bytearray(end - begin)
         if data:
-            if not system.has_preadv():
-                with open(self._path / TEXTS_FILE, "rb") as file:
-                    file.seek(begin)
-                    return file.read(end - begin)
             self._file.read(memoryview(data), [(begin, end - begin, 0)])
         return bytes(data)
 

@@ -169,8 +169,8 @@ def test_a_loader_that_is_closed_keeps_no_memory_of_crops(shared_store: Path, mo
     made: list[weakref.ref[Any]] = []
     allocate = BufferPool._allocate
 
-    def watched(pool: BufferPool) -> Any:
-        memory = allocate(pool)
+    def watched(pool: BufferPool, size_bytes: int) -> Any:
+        memory = allocate(pool, size_bytes)
         made.append(weakref.ref(memory))
         return memory
 

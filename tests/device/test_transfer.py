@@ -269,7 +269,7 @@ def test_pinned_memory_that_cannot_be_had_is_one_sentence(monkeypatch: pytest.Mo
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(torch, "empty", refused)
     with pytest.raises(PinnedMemoryError) as raised:
-        BufferPool(38_535_168, keep=2, pinned=CUDA).lease()
+        BufferPool(keep=2, pinned=CUDA).lease(38_535_168)
     assert str(raised.value) == (
         "38.5 MB of pinned memory for batches cannot be had: CUDA error: out of memory."
         " Use a smaller batch_size or prefetch, or free memory."

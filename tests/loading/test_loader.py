@@ -182,8 +182,8 @@ def test_abandoned_iterators_leave_no_thread_buffer_or_file(
     buffers: list[weakref.ref[Any]] = []
     allocate = BufferPool._allocate
 
-    def recorded(pool: BufferPool) -> Any:
-        memory = allocate(pool)
+    def recorded(pool: BufferPool, size_bytes: int) -> Any:
+        memory = allocate(pool, size_bytes)
         buffers.append(weakref.ref(memory))
         return memory
 
@@ -541,7 +541,7 @@ def test_large_batches_are_right_recycled_and_bounded(large: MemmapDataset, pref
             assert torch.equal(batch.pixels[3], large.store.pixels[batch.rows[3]])
             del batch
     assert sorted(seen) == sorted(list(range(40)) * 20)
-    assert 0 < loader._gathering.pool.buffers.allocated <= prefetch + 2
+    assert 0 < loader._gathering.pool.allocated <= prefetch + 2
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])

@@ -15,7 +15,7 @@ from conftest import Tune
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reader.buffers import BufferPool, SizedPools
+from reader.buffers import BufferPool
 from reader.compiled import span_copier
 from reader.memory import spans as copying
 from reader.memory import threads
@@ -40,20 +40,20 @@ def begin_gather(source: torch.Tensor, rows: Rows, out: torch.Tensor, *, is_stre
 
 
 def test_a_dropped_lease_is_reused_and_a_kept_one_never() -> None:
-    pool = BufferPool(1000, keep=4)
-    first = pool.lease()
+    pool = BufferPool(keep=4)
+    first = pool.lease(1000)
     address = first.data_ptr()
-    second = pool.lease()
+    second = pool.lease(1000)
     assert second.data_ptr() != address
     del first
-    assert pool.lease().data_ptr() == address
+    assert pool.lease(1000).data_ptr() == address
     assert pool.allocated == 2
 
 
 @pytest.mark.parametrize("size_bytes", [1, 1000, 4096, 3 << 20])
 def test_every_buffer_begins_at_a_cache_line(size_bytes: int) -> None:
-    pool = BufferPool(size_bytes, keep=1)
-    leases = [pool.lease() for _ in range(4)]
+    pool = BufferPool(keep=1)
+    leases = [pool.lease(size_bytes) for _ in range(4)]
     assert {lease.data_ptr() % 64 for lease in leases} == {0}
     assert {len(lease) for lease in leases} == {size_bytes}
 
@@ -72,31 +72,31 @@ def test_every_buffer_begins_at_a_cache_line(size_bytes: int) -> None:
     ],
 )
 def test_any_view_keeps_the_lease(keep: object) -> None:
-    pool = BufferPool(1000, keep=4)
-    lease = pool.lease()
+    pool = BufferPool(keep=4)
+    lease = pool.lease(1000)
     address = lease.data_ptr()
     view = keep(lease)  # type: ignore[operator]
     del lease
     gc.collect()
-    assert pool.lease().data_ptr() != address
+    assert pool.lease(1000).data_ptr() != address
     del view
     gc.collect()
-    addresses = {pool.lease().data_ptr() for _ in range(1)} | {t.data_ptr() for t in [pool.lease(), pool.lease()]}
+    addresses = {pool.lease(1000).data_ptr() for _ in range(1)} | {t.data_ptr() for t in [pool.lease(1000), pool.lease(1000)]}
     assert address in addresses
 
 
 def test_idle_buffers_are_bounded() -> None:
-    pool = BufferPool(100, keep=2)
-    leases = [pool.lease() for _ in range(6)]
+    pool = BufferPool(keep=2)
+    leases = [pool.lease(100) for _ in range(6)]
     del leases
-    again = [pool.lease() for _ in range(3)]
+    again = [pool.lease(100) for _ in range(3)]
     assert pool.allocated == 7
     assert len(again) == 3
 
 
 def test_a_lease_may_outlive_its_pool() -> None:
-    pool = BufferPool(100, keep=2)
-    lease = pool.lease()
+    pool = BufferPool(keep=2)
+    lease = pool.lease(100)
     lease.fill_(3)
     del pool
     gc.collect()
@@ -285,16 +285,16 @@ def test_a_span_that_is_not_there_is_not_copied(begins: list[int], sizes: list[i
 
 @pytest.mark.parametrize("size", [1, 2, 7, 8, 9, 100, 4097, 2_500_000, 38_535_168])
 def test_a_lease_of_any_size_takes_a_fourth_more_at_most(size: int) -> None:
-    pool = SizedPools(keep=1, keep_bytes=0)
+    pool = BufferPool(keep=1)
     lease = pool.lease(size)
     assert lease.shape == (size,)
-    [buffers] = pool._pools.values()
-    assert size <= buffers.size_bytes <= max(size, 1.25 * size)
+    [loan] = pool._leases.values()
+    assert size <= loan.memory.nbytes <= max(size, 1.25 * size)
 
 
 def test_a_large_lease_among_small_ones_costs_no_further_buffer() -> None:
     sizes = [*range(90_000, 100_000, 500), 5_000_000, *range(90_000, 100_000, 500)]
-    pool = SizedPools(keep=2, keep_bytes=40 * 100_000)
+    pool = BufferPool(keep=2, keep_bytes=40 * 100_000)
     held = deque[torch.Tensor](maxlen=20)
     for _ in range(3):
         for size in sizes:
@@ -311,7 +311,7 @@ def test_an_interrupt_while_memory_is_allocated_speaks_of_nothing_else(monkeypat
 
     monkeypatch.setattr(BufferPool, "_allocate", interrupted)
     with pytest.raises(KeyboardInterrupt) as raised:
-        BufferPool(100, keep=1).lease()
+        BufferPool(keep=1).lease(100)
     assert raised.value.__context__ is None
 
 

@@ -18,7 +18,7 @@ from conftest import Tune
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from reader.buffers import BufferPool, SizedPools, allocated, own_memory
+from reader.buffers import BufferPool, allocated, own_memory
 from reader.compiled import span_reader
 from reader.format.errors import StoreError
 from reader.memory import raw_file
@@ -112,7 +112,7 @@ def test_any_plan_gives_the_rows_it_names(
     steps = list[Steps]()
     while together := list(itertools.islice(each, group)):
         steps.append(_together(together))
-    pool = SizedPools(keep=3, keep_bytes=0)
+    pool = BufferPool(keep=3)
     with compiled_or_not(is_compiled):
         reader = ReadAhead(
             rows_file,
@@ -219,7 +219,7 @@ def _no_memory(size_bytes: int) -> torch.Tensor:
 
 def read_in_steps(path: Path, order: np.ndarray, *, batch: int = 8, chunk: int = 30) -> list[np.ndarray]:
     """Return the rows of all steps, each in the memory it was read into."""
-    pool = BufferPool(batch * LARGE_ROW_BYTES, keep=3)
+    pool = BufferPool(keep=3)
     reader = ReadAhead(
         path,
         lambda rows: spans_of(rows, LARGE_ROW_BYTES),

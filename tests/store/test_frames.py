@@ -23,7 +23,7 @@ from packer.cli import run
 from packer.errors import OptionsError
 from packer.operations.verify import verify
 from reader import ImageBatch, MemmapDataset, MemmapLoader
-from reader.buffers import FittingPool
+from reader.buffers import BufferPool
 from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
 from reader.format.manifest import PIXELS, read_manifest
@@ -101,15 +101,15 @@ def test_frames_on_the_disk_are_read_ahead_and_unpacked_where_they_were_read(
 
 
 def test_a_loader_that_is_closed_keeps_no_frames(equal: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    memory, lease = list[weakref.ref[Any]](), FittingPool.lease
+    memory, lease = list[weakref.ref[Any]](), BufferPool.lease
 
-    def leased(pool: FittingPool, size_bytes: int) -> torch.Tensor:
+    def leased(pool: BufferPool, size_bytes: int) -> torch.Tensor:
         given = lease(pool, size_bytes)
         # the pool's own array, of which a lease is a view
-        memory.extend(weakref.ref(loan.memory) for loan in pool.buffers._leases.values())
+        memory.extend(weakref.ref(loan.memory) for loan in pool._leases.values())
         return given
 
-    monkeypatch.setattr(FittingPool, "lease", leased)
+    monkeypatch.setattr(BufferPool, "lease", leased)
     loader = MemmapLoader(MemmapDataset(equal[1]), 5, residency="disk")
     assert sum(len(images) for images, _ in loader) == len(loader.dataset)
     assert memory
