@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +17,8 @@ import torch
 
 from reader.buffers import BufferPool
 from reader.epoch import transform_threads
-from reader.host_values import on_host
 from reader.tuning import tuning
 
-# as crops.c has them
-IS_CUBIC, IS_MIRRORED = 1, 2
 # those for which torch's uint8 kernel has the same arithmetic
 _CHANNELS = (1, 3, 4)
 # those that are colors
@@ -43,68 +39,22 @@ CopySpans = Callable[[_Bytes, _Numbers, _Numbers, _Numbers, _Bytes, bool], None]
 ReadSpans = Callable[[int, _Numbers, int, int, _Bytes, _Numbers, tuple[_Bytes, ...]], int]
 
 
-class Crops(NamedTuple):
-    """A box of each image, and what becomes of it: it is resized, bilinear and antialiased, to height x width.
-
-    boxes: int64[B, 4] x0, y0, x1, y1, half-open and inside the image. grids: int64[B, 4] top, left, height, width: a box is
-    resized to that height and width, and the crop is cut from the result at top and left; None: it becomes just the crop.
-    is_cubic: they are bicubic instead. is_mirrored: bool[B], which are mirrored left to right afterwards.
-    """
-
-    boxes: torch.Tensor
-    height: int
-    width: int
-    grids: torch.Tensor | None = None
-    is_cubic: bool = False
-    is_mirrored: torch.Tensor | None = None
-
-    def on_host(self) -> Crops | None:
-        """Return them with the values that the host knows; None where it would have to ask the device."""
-        tensors = (self.boxes, self.grids, self.is_mirrored)
-        boxes, grids, is_mirrored = (None if each is None else on_host(each) for each in tensors)
-        if (
-            boxes is None
-            or (grids is None) != (self.grids is None)
-            or (is_mirrored is None) != (self.is_mirrored is None)
-        ):
-            return None
-        return Crops(boxes, self.height, self.width, grids, self.is_cubic, is_mirrored)
-
-    def table(self, images: torch.Tensor) -> torch.Tensor:
-        """Return int64[B, 12]: image, box, grid and flags of each, on the device of the boxes.
-
-        images: int64[B, 3] of each the offset in the pixels, height and width.
-        """
-        boxes, grids = self.boxes, self.grids
-        if grids is None:
-            grids = boxes.new_zeros(len(boxes), 4)
-            grids[:, 2].fill_(self.height)
-            grids[:, 3].fill_(self.width)
-        flags = boxes.new_full((len(boxes), 1), IS_CUBIC * self.is_cubic)
-        if self.is_mirrored is not None:
-            flags[:, 0] += IS_MIRRORED * self.is_mirrored.long()
-        return torch.cat([images, boxes, grids, flags], 1)
-
-
-def cropped(pixels: torch.Tensor, images: torch.Tensor, channels: int, crops: Crops) -> torch.Tensor | None:
-    """Crop, resize and mirror a box of each image to uint8[B, height, width, channels]; None where there is no memory for it.
+def crop(pixels: torch.Tensor, table: _Numbers, result: torch.Tensor, channels: int, fill: bytes) -> bool:
+    """Resize, cut and mirror a box of each image, and write it to its place in uint8[T]; False where there is no memory for it.
 
     On as many threads as the loader has, or torch.
 
     Args:
-        pixels: of all images; `are_served`.
-        images: int64[B, 3] of each the offset in pixels, height and width.
+        pixels: of all images, flat; `are_served`.
+        table: int64[B, 15] as crops.c has it.
+        fill: a level for each channel, beyond the boxes.
 
     Raises:
-        ValueError: a row's box is empty or outside of its image, an image outside of pixels, or a crop outside of its grid.
+        ValueError: a row's box is empty or outside of its image, an image outside of pixels, or a crop outside of the result.
     """
-    height, width = crops.height, crops.width
-    # the device is named, as the caller may have set another default device
-    result, places = memory(len(images), height, width, channels), torch.arange(len(images), device="cpu")
-    table = torch.cat([crops.table(images), places[:, None]], 1).numpy()
     function = _function()
     assert function is not None
-    return result if function(pixels.numpy(), table, result.numpy(), (height, width), channels, _threads()) else None
+    return function(pixels.numpy(), table, result.numpy(), channels, fill, _threads())
 
 
 def augmented(
@@ -180,23 +130,6 @@ def floats_of(pixels: torch.Tensor, of_level: Callable[[torch.Tensor], torch.Ten
     return result.movedim(1, -1)
 
 
-def crop_into(pixels: _Bytes, row: npt.NDArray[np.int64], out: _Bytes) -> bool:
-    """Make one crop, on this thread; False: there is no memory for it.
-
-    Args:
-        pixels: of all images, flat; `are_served`.
-        row: int64[13] as crops.c has it, of which the last number is 0.
-        out: uint8[height, width, channels], contiguous.
-
-    Raises:
-        ValueError: as `cropped`.
-    """
-    function = _function()
-    assert function is not None
-    height, width, channels = out.shape
-    return function(pixels, row, out, (height, width), channels, 1)
-
-
 def augment_into(image: _Bytes, kinds: torch.Tensor, numbers: torch.Tensor, out: _Bytes) -> bool:
     """Do as `augmented` to one image of uint8[H, W, C], on this thread; kinds: int[S], numbers: float32[S, 6]; False as there."""
     table = _steps_table(kinds, numbers)
@@ -243,7 +176,7 @@ def for_each(call: Callable[[int], None], count: int, size_bytes: int) -> None:
 
 
 def are_served(pixels: torch.Tensor, channels: int) -> bool:
-    """Say whether `cropped` takes images in these pixels: uint8 on the CPU, contiguous, 1, 3 or 4 channels."""
+    """Say whether `crop` takes images in these pixels: uint8 on the CPU, contiguous, 1, 3 or 4 channels."""
     return (
         pixels.dtype == torch.uint8
         and pixels.device.type == "cpu"

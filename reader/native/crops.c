@@ -15,29 +15,40 @@
 #include <immintrin.h>
 #endif
 
-enum { IS_CUBIC = 1, IS_MIRRORED = 2 };
+enum { IS_CUBIC = 1, IS_MIRRORED = 2, IS_TURNED = 4, IS_NEAREST = 8 };
+/* Of windows, which may reach beyond the resized box: keeps sums of them within an integer. */
+#define MOST_PLACE (1 << 30)
+#define MOST_CHANNELS 4
 
-/* One row of the table, as compiled.py writes it: offset and size of the image, the box in it (half-open), the size that the box is
- * resized to, the position of the crop in the resized box, and its number among the crops that are written. */
+/* One row of the table, as compiled.py writes it: offset and size of the image, the box in it, the size that the box is resized to, the
+ * window in the resized box, which may reach beyond it, and the byte of out where the crop begins. Boxes and windows are half-open. */
 typedef struct {
-    int64_t offset, image_height, image_width, x0, y0, x1, y1, top, left, height, width, flags, number;
+    int64_t offset, image_height, image_width, x0, y0, x1, y1, width, height, left, top, right, bottom, flags, place;
 } Crop;
 
 typedef struct {
     const uint8_t *pixels;
-    int64_t size;
+    int64_t size, out_size;
     uint8_t *out;
     const Crop *crops;
-    Py_ssize_t count, places;
-    int height, width, channels;
+    Py_ssize_t count;
+    int channels;
+    uint8_t fill[MOST_CHANNELS];
 } Job;
 
+/* Where a part of a crop is written: lines of so many pixels; the stride is negative where they are turned upside down. */
+typedef struct {
+    uint8_t *at;
+    int64_t stride, width, height;
+} Target;
+
 const char crops_doc[] =
-    "crops(pixels, table, out, size, channels, threads) -> bool\n\n"
-    "Crop a box of each image in flat uint8 pixels, resize it, and write it to out, uint8[N, height, width, channels] with size =\n"
-    "(height, width). table: int64[B, 13] offset, image height, image width; x0, y0, x1, y1; top, left, height, width of the grid,\n"
-    "see reader/transforms/kernels/resample.py; flags: 1 bicubic, 2 mirrored; the number in out. False: there is no memory, or a box is too\n"
-    "large for this. Raises ValueError where a row of the table is outside of its image, of pixels or of out.";
+    "crops(pixels, table, out, channels, fill, threads) -> bool\n\n"
+    "Resize a box of each image in flat uint8 pixels, cut a window from that, and write it to out, uint8[height, width, channels] each.\n"
+    "table: int64[B, 15] offset, image height, image width; x0, y0, x1, y1 of the box; the width and height that it is resized to; left,\n"
+    "top, right, bottom of the window; flags: 1 bicubic, 2 mirrored, 4 upside down, 8 nearest; its place in out. fill: a byte for each\n"
+    "channel, beyond the resized box. False: there is no memory, or a box is too large for this. Raises ValueError where a row of the\n"
+    "table is outside of its image, of pixels or of out.";
 
 #ifdef HAS_AVX2
 /* Mirrors sixteen pixels at a time, from the line's start: a line that is read backward is not prefetched and takes twice as long.
@@ -84,57 +95,103 @@ static void mirror_line(const uint8_t *from, uint8_t *to, int64_t pixels, int ch
             memcpy(to + 4 * (pixels - 1 - i), from + 4 * i, 4);
 }
 
-static void copy_lines(const uint8_t *from, size_t stride, uint8_t *out, const Job *job, int is_mirrored) {
-    size_t line_bytes = (size_t)job->width * (size_t)job->channels;
-    if (stride == line_bytes && !is_mirrored) {
-        memcpy(out, from, line_bytes * (size_t)job->height);
+static void copy_lines(const uint8_t *from, int64_t from_stride, const Target *to, int channels, int is_mirrored) {
+    size_t line_bytes = (size_t)to->width * (size_t)channels;
+    uint8_t *out = to->at;
+    if (from_stride == to->stride && from_stride == (int64_t)line_bytes && !is_mirrored) {
+        memcpy(out, from, line_bytes * (size_t)to->height);
         return;
     }
-    for (int line = 0; line < job->height; line++, from += stride, out += line_bytes)
+    for (int64_t line = 0; line < to->height; line++, from += from_stride, out += to->stride)
         if (is_mirrored)
-            mirror_line(from, out, job->width, job->channels);
+            mirror_line(from, out, to->width, channels);
         else
             memcpy(out, from, line_bytes);
 }
 
-/* Mirrors a crop while it is still in the core's cache. Returns 0 if out of memory. */
-static int mirror_crop(uint8_t *out, const Job *job) {
-    size_t line_bytes = (size_t)job->width * (size_t)job->channels;
-    uint8_t *line = malloc(line_bytes);
+/* Mirrors what is made while it is still in the core's cache. Returns 0 if out of memory. */
+static int mirror_lines(const Target *to, int channels) {
+    size_t line_bytes = (size_t)to->width * (size_t)channels;
+    uint8_t *line = malloc(line_bytes), *out = to->at;
     if (!line)
         return 0;
-    for (int n = 0; n < job->height; n++, out += line_bytes) {
+    for (int64_t n = 0; n < to->height; n++, out += to->stride) {
         memcpy(line, out, line_bytes);
-        mirror_line(line, out, job->width, job->channels);
+        mirror_line(line, out, to->width, channels);
     }
     free(line);
     return 1;
 }
 
+/* Takes the pixel of the box that is under each new pixel's center. */
+static void take_nearest(const uint8_t *box, int64_t stride, const Crop *crop, int64_t top, int64_t left, const Target *to, int channels) {
+    uint8_t *line = to->at;
+    for (int64_t y = 0; y < to->height; y++, line += to->stride) {
+        const uint8_t *from = box + (2 * (top + y) + 1) * (crop->y1 - crop->y0) / (2 * crop->height) * stride;
+        for (int64_t x = 0; x < to->width; x++) {
+            const uint8_t *pixel = from + (2 * (left + x) + 1) * (crop->x1 - crop->x0) / (2 * crop->width) * channels;
+            for (int c = 0; c < channels; c++)
+                line[x * channels + c] = pixel[c];
+        }
+    }
+}
+
+static void fill_all(uint8_t *out, int64_t pixels, const Job *job) {
+    int is_one_level = 1;
+    for (int c = 1; c < job->channels; c++)
+        is_one_level &= job->fill[c] == job->fill[0];
+    if (is_one_level)
+        memset(out, job->fill[0], (size_t)(pixels * job->channels));
+    else
+        for (int64_t i = 0; i < pixels; i++, out += job->channels)
+            memcpy(out, job->fill, (size_t)job->channels);
+}
+
+static int64_t within(int64_t place, int64_t limit) {
+    return place < 0 ? 0 : place > limit ? limit : place;
+}
+
 static int make_crop(const void *given, int64_t n) {
     const Job *job = given;
     const Crop *crop = job->crops + n;
-    size_t pixel_bytes = (size_t)job->channels, stride = (size_t)crop->image_width * pixel_bytes;
-    const uint8_t *box = job->pixels + crop->offset + (size_t)crop->y0 * stride + (size_t)crop->x0 * pixel_bytes;
-    uint8_t *out = job->out + (size_t)crop->number * (size_t)job->height * (size_t)job->width * pixel_bytes;
-    int is_mirrored = (crop->flags & IS_MIRRORED) != 0;
+    int channels = job->channels, is_mirrored = (crop->flags & IS_MIRRORED) != 0, is_turned = (crop->flags & IS_TURNED) != 0;
+    int64_t stride = crop->image_width * channels, width = crop->right - crop->left, height = crop->bottom - crop->top;
+    /* what of the window is in the resized box */
+    int64_t left = within(crop->left, crop->width), right = within(crop->right, crop->width);
+    int64_t top = within(crop->top, crop->height), bottom = within(crop->bottom, crop->height);
+    uint8_t *out = job->out + crop->place;
+    if (right - left < width || bottom - top < height)
+        fill_all(out, width * height, job);
+    if (left >= right || top >= bottom)
+        return 1;
+    int64_t column = is_mirrored ? crop->right - right : left - crop->left, line = is_turned ? crop->bottom - 1 - top : top - crop->top;
+    Target to = {out + (line * width + column) * channels, (is_turned ? -width : width) * channels, right - left, bottom - top};
+    const uint8_t *box = job->pixels + crop->offset + crop->y0 * stride + crop->x0 * channels;
     if (crop->height == crop->y1 - crop->y0 && crop->width == crop->x1 - crop->x0) {
-        copy_lines(box + (size_t)crop->top * stride + (size_t)crop->left * pixel_bytes, stride, out, job, is_mirrored);
+        copy_lines(box + top * stride + left * channels, stride, &to, channels, is_mirrored);
         return 1;
     }
-    Picture picture = {box, job->pixels + job->size, stride, job->channels};
+    if (crop->flags & IS_NEAREST) {
+        take_nearest(box, stride, crop, top, left, &to, channels);
+        return !is_mirrored || mirror_lines(&to, channels);
+    }
+    Picture picture = {box, job->pixels + job->size, (size_t)stride, channels};
     Wanted wanted = {
         .source_width = (int)(crop->x1 - crop->x0),
         .source_height = (int)(crop->y1 - crop->y0),
         .width = (int)crop->width,
         .height = (int)crop->height,
-        .x0 = (int)crop->left,
-        .x1 = (int)crop->left + job->width,
-        .y0 = (int)crop->top,
-        .y1 = (int)crop->top + job->height,
+        .x0 = (int)left,
+        .x1 = (int)right,
+        .y0 = (int)top,
+        .y1 = (int)bottom,
         .filter = crop->flags & IS_CUBIC ? BICUBIC : BILINEAR,
     };
-    return picture_resize(&picture, &wanted, out, (long)job->width * job->channels) && (!is_mirrored || mirror_crop(out, job));
+    return picture_resize(&picture, &wanted, to.at, (long)to.stride) && (!is_mirrored || mirror_lines(&to, channels));
+}
+
+static int is_span(int64_t start, int64_t stop) {
+    return start >= -MOST_PLACE && start < stop && stop <= MOST_PLACE && stop - start <= MOST_SIDE;
 }
 
 static int is_side(int64_t side) {
@@ -152,22 +209,18 @@ static const char *wrong_with(const Crop *crop, const Job *job) {
         return "the box is empty or outside of the image";
     if (!is_side(crop->height) || !is_side(crop->width))
         return "the box is resized to a side outside of 1 to 1,048,576 pixels";
-    if (crop->number < 0 || crop->number >= job->places)
-        return "there is no such crop to write";
-    if (crop->top < 0 || crop->top > crop->height - job->height || crop->left < 0 || crop->left > crop->width - job->width)
-        return "the crop is outside of the resized box";
+    if (!is_span(crop->left, crop->right) || !is_span(crop->top, crop->bottom))
+        return "the window has a side outside of 1 to 1,048,576 pixels";
+    if (crop->place < 0 || crop->place > job->out_size - (crop->bottom - crop->top) * (crop->right - crop->left) * job->channels)
+        return "the crop is not all in the memory to write";
     return NULL;
 }
 
-/* Checks the arguments and makes the crops. Returns NULL and sets an exception on error. */
-static PyObject *checked_crops(Job *job, const Py_buffer *table, Py_ssize_t out_size, int threads) {
-    if (!is_side(job->height) || !is_side(job->width) || (job->channels != 1 && job->channels != 3 && job->channels != 4))
-        return PyErr_Format(PyExc_ValueError, "expected a size of 1 or more pixels, and 1, 3 or 4 channels");
+/* Checks the table and makes the crops. Returns NULL and sets an exception on error. */
+static PyObject *checked_crops(Job *job, const Py_buffer *table, int threads) {
     job->count = table->len / (Py_ssize_t)sizeof(Crop);
-    int64_t crop_bytes = (int64_t)job->height * job->width * job->channels;
-    if (table->len % (Py_ssize_t)sizeof(Crop) || out_size % crop_bytes)
-        return PyErr_Format(PyExc_ValueError, "expected 13 numbers in the table for each row, and whole crops to write");
-    job->places = (Py_ssize_t)(out_size / crop_bytes);
+    if (table->len % (Py_ssize_t)sizeof(Crop))
+        return PyErr_Format(PyExc_ValueError, "expected 15 numbers in the table for each row");
     /* a copy: another thread may write to the caller's array after the check */
     Crop *own = PyMem_Malloc((size_t)table->len + 1);
     if (!own)
@@ -184,7 +237,7 @@ static PyObject *checked_crops(Job *job, const Py_buffer *table, Py_ssize_t out_
     }
     int is_made;
     Py_BEGIN_ALLOW_THREADS;
-    is_made = on_threads(make_crop, job, job->count, threads, job->count * crop_bytes);
+    is_made = on_threads(make_crop, job, job->count, threads, job->out_size);
     Py_END_ALLOW_THREADS;
     PyMem_Free(own);
     return PyBool_FromLong(is_made);
@@ -192,14 +245,23 @@ static PyObject *checked_crops(Job *job, const Py_buffer *table, Py_ssize_t out_
 
 PyObject *crops(PyObject *module, PyObject *args) {
     Py_buffer pixels, table, out;
+    const char *fill;
+    Py_ssize_t levels;
     int threads;
     Job job = {0};
-    if (!PyArg_ParseTuple(args, "y*y*w*(ii)ii", &pixels, &table, &out, &job.height, &job.width, &job.channels, &threads))
+    if (!PyArg_ParseTuple(args, "y*y*w*iy#i", &pixels, &table, &out, &job.channels, &fill, &levels, &threads))
         return NULL;
+    PyObject *made = NULL;
     job.pixels = pixels.buf;
-    job.size = (int64_t)pixels.len;
+    job.size = pixels.len;
     job.out = out.buf;
-    PyObject *made = checked_crops(&job, &table, out.len, threads);
+    job.out_size = out.len;
+    if ((job.channels != 1 && job.channels != 3 && job.channels != 4) || levels != job.channels)
+        PyErr_SetString(PyExc_ValueError, "expected 1, 3 or 4 channels, and a byte of fill for each");
+    else {
+        memcpy(job.fill, fill, (size_t)levels);
+        made = checked_crops(&job, &table, threads);
+    }
     PyBuffer_Release(&pixels);
     PyBuffer_Release(&table);
     PyBuffer_Release(&out);

@@ -23,7 +23,7 @@
 #include "sums.h"
 
 /* Version of the functions and their behavior, which __init__.py compares: a build of other sources is not used. */
-#define INTERFACE 23
+#define INTERFACE 24
 
 #define TEXT(version) #version
 #define TEXT_OF(version) TEXT(version)

@@ -4,6 +4,7 @@
 #include "resample.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -378,7 +379,7 @@ void resampler_push(Resampler *self, uint8_t *const lines[LINES], int count) {
         for (int n = 0; n < taps; n++)
             self->sources[n] = ring_line(self, start + n);
         const int16_t *weights = down->weights + (size_t)self->output * down->taps;
-        uint8_t *to = self->out + (size_t)self->output * (size_t)self->out_stride, *made = is_straight ? to : self->packed;
+        uint8_t *to = self->out + self->output * (ptrdiff_t)self->out_stride, *made = is_straight ? to : self->packed;
         down_lines(weights, self->sources, taps, down->precision, made, kept_bytes);
         if (!is_straight)
             pack(made, to, self->across.outputs, self->pixel_bytes, self->channels);

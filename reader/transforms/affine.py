@@ -13,10 +13,9 @@ import torch
 
 from reader.described import Described
 from reader.store import ImageBatch, RaggedBatch, replaced
-from reader.transforms.annotations import AffineMotion, moved_content, moved_extras
-from reader.transforms.detection.view import changed_by_row
 from reader.transforms.fills import Fill, class_beyond
-from reader.transforms.program import STEPS, Program
+from reader.transforms.labels import masks_in, with_moved_boxes
+from reader.transforms.program import STEPS, Program, changed_by_row
 from reader.transforms.random import AFFINE, ROTATION, check_batch, draw, host_batch, numbers, pair
 
 
@@ -149,11 +148,27 @@ def moved_labels(batch: ImageBatch, matrices: torch.Tensor, fill: Fill) -> Image
     if content is None and extras is None:
         return batch
     height, width = batch.pixels.shape[1:3]
-    motion = AffineMotion(_forward(matrices, height, width).to(batch.pixels.device), width, height)
-    content = None if content is None else moved_content(content, motion)
-    beyond = class_beyond(fill)
-    extras = moved_extras(extras, motion, lambda masks: warped(masks[..., None], matrices, "nearest", beyond)[..., 0])
+    forward = _forward(matrices, height, width).to(batch.pixels.device)
+    if content is not None:
+        y0, x0, y1, x1 = _moved_boxes(content[:, None, [1, 0, 3, 2]], forward, height, width)[
+            :, 0, [1, 0, 3, 2]
+        ].unbind(-1)
+        # a slanted image reaches into pixels that it does not fill
+        content = torch.stack([y0.floor(), x0.floor(), y1.ceil(), x1.ceil()], -1).to(content.dtype)
+    masks = masks_in(extras)
+    if masks is not None:
+        masks = warped(masks[..., None], matrices, "nearest", class_beyond(fill))[..., 0]
+    extras = with_moved_boxes(extras, lambda boxes: _moved_boxes(boxes, forward, height, width), masks)
     return replaced(batch, pixels=batch.pixels, content=content, extras=extras)
+
+
+def _moved_boxes(boxes: torch.Tensor, matrices: torch.Tensor, height: int, width: int) -> torch.Tensor:
+    """Give the smallest boxes around the four corners of [B, K, 4] at their new positions, clipped to the image."""
+    xs, ys = boxes[..., [0, 2, 2, 0]].double(), boxes[..., [1, 1, 3, 3]].double()
+    (a, b, c), (d, e, f) = (row[..., None, None].unbind(1) for row in matrices.unbind(1))
+    x, y = (a * xs + b * ys + c).clamp(0, width), (d * xs + e * ys + f).clamp(0, height)
+    moved = torch.stack([x.amin(-1), y.amin(-1), x.amax(-1), y.amax(-1)], -1)
+    return moved.to(boxes.dtype) if boxes.dtype.is_floating_point else moved.float()
 
 
 def rotations(batch: ImageBatch, angle: torch.Tensor, center: Sequence[float] | None = None) -> torch.Tensor:

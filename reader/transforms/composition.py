@@ -16,19 +16,16 @@ import torch
 from reader.described import Described
 from reader.epoch import wrapped
 from reader.store import Batch, ImageBatch, RaggedBatch, replaced
-from reader.transforms.annotations import labels_in_place
-from reader.transforms.detection.view import OwnSizeTransform, View, changed_by_row
-from reader.transforms.program import Program, changed
+from reader.transforms.labels import labels_in_place
+from reader.transforms.program import Program, changed, changed_by_row
 from reader.transforms.random import APPLY, CHOICE, check_batch, checked_p, draw, host_batch, integer, number
-from reader.transforms.random_crops import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 from reader.transforms.resize import CenterCrop, Resize, ResizeCenterCrop
+from reader.transforms.view import View, ViewTransform
 
 Transform = Callable[[Any], Any]
 
 # Odd, so that adding it leads through all seeds before one comes again.
 _NEXT_SEED = 0x9E3779B97F4A7C15
-
-_CROPS = (RandomCrop, RandomResizedCrop)
 
 
 class TransformGroup(Described):
@@ -157,25 +154,21 @@ class RandomChoice(TransformGroup):
 def in_turn(transforms: Sequence[Transform], batch: Any) -> Any:
     """Call transforms one after the other, with as few passes over the pixels as there can be.
 
-    A flip right behind a crop is made with it, programs that follow each other are one, and so is what cuts, resizes and flips
-    images with sizes of their own.
+    What cuts, resizes and flips is a view, whose pixels are made once; programs that follow each other are one.
     """
-    left: list[Any] = flat(transforms)
-    while left:
-        count = 1
-        views = list(itertools.takewhile(_moves_views, left)) if _takes_views(left[0], batch) else []
-        programs = list(itertools.takewhile(has_program, left)) if isinstance(batch, Batch) else []
-        is_crop = type(left[0]) in _CROPS and isinstance(batch, Batch)
-        if views:
-            batch, count = _by_view(views, batch), len(views)
-        elif len(programs) > 1:
-            check_batch(left[0], batch, takes_ragged=True)
-            batch, count = changed(batch, _program(programs, host_batch(batch)), left[0]), len(programs)
-        elif is_crop and len(left) > 1 and type(left[1]) is RandomHorizontalFlip:
-            batch, count = left[0].mirrored(batch, left[1].chosen(batch)), 2
+    for kind, each in itertools.groupby(flat(transforms), _kind):
+        run: list[Any] = list(each)
+        if kind == "view" and isinstance(batch, Batch):
+            view = View.of(run[0], batch)
+            for transform in run:
+                view = transform.on(view)
+            batch = view.batch()
+        elif kind == "program" and isinstance(batch, Batch):
+            check_batch(run[0], batch, takes_ragged=True)
+            batch = changed(batch, _program(run, host_batch(batch)), run[0])
         else:
-            batch = left[0](batch)
-        left = left[count:]
+            for transform in run:
+                batch = transform(batch)
     return batch
 
 
@@ -195,25 +188,10 @@ def has_program(transform: Any) -> bool:
     return _is_ours(transform) and hasattr(transform, "program")
 
 
-def _takes_views(transform: object, batch: object) -> bool:
-    """Say whether a transform is called with a view of a batch: images have sizes of their own, or are to have them."""
-    # those that move masks move them by themselves
-    is_ragged = isinstance(batch, RaggedBatch) and batch.mask_offsets is None
-    is_batch = is_ragged or (isinstance(batch, ImageBatch) and isinstance(transform, OwnSizeTransform))
-    return is_batch and _moves_views(transform)
-
-
-def _moves_views(transform: object) -> bool:
-    return _is_ours(transform) and hasattr(transform, "on")
-
-
-def _by_view(transforms: Sequence[Any], batch: ImageBatch | RaggedBatch) -> ImageBatch | RaggedBatch:
-    """Call transforms one after the other with a view of a batch, whose pixels are made once."""
-    view = View.of(transforms[0], batch)
-    for transform in transforms:
-        view = transform.on(view)
-    result: ImageBatch | RaggedBatch = view.batch()
-    return result
+def _kind(transform: Any) -> str:
+    """Say what does what a transform does: a view, a program, or a call of it."""
+    is_view = isinstance(transform, ViewTransform) and _is_ours(transform)
+    return "view" if is_view else "program" if has_program(transform) else "call"
 
 
 def _is_ours(transform: object) -> bool:

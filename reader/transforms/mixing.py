@@ -11,9 +11,9 @@ import torch
 from reader.described import Described
 from reader.host_values import on_host
 from reader.store import ImageBatch, RaggedBatch, replaced
-from reader.transforms.detection.view import changed_by_row
 from reader.transforms.kernels.constants import tensor_on
 from reader.transforms.kernels.pixel_ops import in_parts
+from reader.transforms.program import changed_by_row
 from reader.transforms.random import (
     CUTMIX,
     ERASING,

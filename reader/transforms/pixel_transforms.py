@@ -14,10 +14,9 @@ import torch
 from reader import compiled
 from reader.described import Described
 from reader.store import ImageBatch, RaggedBatch, replaced
-from reader.transforms.detection.view import changed_by_row
 from reader.transforms.kernels import pixel_ops
 from reader.transforms.kernels.regions import by_image
-from reader.transforms.program import STEPS, LevelTransform, Program, refuse_masks
+from reader.transforms.program import STEPS, LevelTransform, Program, changed_by_row, refuse_masks
 from reader.transforms.random import (
     AUTOCONTRAST,
     BLUR,

@@ -13,11 +13,9 @@ import torch
 from reader.described import Described
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.affine import checked_interpolation, grid_lines, inverse_matrices, moved_labels, rotations
-from reader.transforms.annotations import labels_in_place
-from reader.transforms.detection.view import changed_by_row
 from reader.transforms.fills import Fill
 from reader.transforms.kernels import pixel_ops
-from reader.transforms.program import STEPS, Program
+from reader.transforms.program import STEPS, Program, changed_by_row
 from reader.transforms.random import (
     RAND_AUGMENT,
     TIMM_RAND_AUGMENT,
@@ -99,12 +97,8 @@ class Policy(Described):
         )
         pixels = program.run(batch.pixels)
         if batch.content is not None or batch.extras is not None:
-            for (operation, _), each in zip(steps, matrices, strict=True):
-                at = _is_moved(operation).nonzero()[:, 0]
-                index = at.to(batch.pixels.device)
-                if len(at):
-                    part = moved_labels(batch[index], each[at], self.fill)
-                    batch = replaced(batch, pixels=batch.pixels, **labels_in_place(batch, index, part))
+            for each in matrices:
+                batch = moved_labels(batch, each, self.fill)
         return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
 
     def drawn(self, batch: ImageBatch) -> PolicySteps:
@@ -314,7 +308,7 @@ def _matrices(batch: ImageBatch, operation: torch.Tensor, magnitude: torch.Tenso
     shear = torch.stack([only(_SHEAR_X, strength), only(_SHEAR_Y, strength)], 1).atan().rad2deg()
     # in whole pixels, cut
     shift = torch.stack([only(_TRANSLATE_X, strength), only(_TRANSLATE_Y, strength)], 1).trunc()
-    matrices = inverse_matrices(batch, only(0, strength), shift, one, none)
+    matrices = inverse_matrices(batch, none[:, 0], shift, one, none)
     # sheared around the upper left corner, turned around the middle
     sheared = inverse_matrices(batch, only(0, none[:, 0]), none, one, shear, (0.0, 0.0))
     turned = rotations(batch, only(_ROTATE, strength).remainder(360))

@@ -151,16 +151,37 @@ def changed(batch: ImageBatch | RaggedBatch, program: Program, transform: object
     return replaced(batch, pixels=program.run(batch.pixels), content=batch.content, extras=batch.extras)
 
 
-def refuse_masks(transform: object, batch: ImageBatch | RaggedBatch) -> None:
-    """Refuse masks of images that are to have sizes of their own.
+def changed_by_row(transform: Callable[[ImageBatch], Any], batch: RaggedBatch) -> RaggedBatch:
+    """Call a transform with each image as a batch of it alone; boxes move along.
+
+    Raises:
+        ValueError: there are masks.
+    """
+    refuse_masks(transform, batch)
+    made: list[ImageBatch] = []
+    for n in range(len(batch)):
+        at = slice(n, n + 1)
+        columns = {
+            name: None if (each := getattr(batch, name)) is None else each[at] for name in ("rows", "origin", "extras")
+        }
+        pixels = batch.image(n)[None].contiguous()
+        made.append(transform(ImageBatch(pixels=pixels, targets=batch.targets[at], **columns, batch_size=[1])))
+    result = by_image(batch, lambda n, _: made[n].pixels[0])
+    of_rows: list[Any] = [each.extras for each in made]
+    extras = batch.extras if batch.extras is None or not made else torch.cat(of_rows)
+    changed: RaggedBatch = result.replace(extras=extras)
+    return changed
+
+
+def refuse_masks(transform: object, batch: RaggedBatch) -> None:
+    """Refuse masks of images that keep sizes of their own.
 
     Raises:
         ValueError: there are some.
     """
-    is_beside = isinstance(batch, RaggedBatch) and batch.mask_offsets is not None
-    if is_beside or (batch.extras is not None and batch.extras.get("masks", None) is not None):
+    if batch.mask_offsets is not None or (batch.extras is not None and batch.extras.get("masks", None) is not None):
         raise ValueError(
-            f"{type(transform).__name__} of images with sizes of their own moves boxes but no masks, which the rows have. Let"
+            f"{type(transform).__name__} of images with sizes of their own takes no masks, which the rows have. Let"
             " RandomResizedCrop, Resize((height, width)) or ResizeCenterCrop come first."
         )
 

@@ -177,13 +177,13 @@ def host_batch(batch: ImageBatch | RaggedBatch) -> Any:
     """
     if batch.pixels.device.type == "cpu":
         return batch
-    names = ("rows", "origin", "shapes" if isinstance(batch, RaggedBatch) else "content")
+    names = ("rows", "origin", *(("shapes", "offsets") if isinstance(batch, RaggedBatch) else ("content",)))
     given = {name: column for name in names if (column := getattr(batch, name)) is not None}
     columns: dict[str, Any] = {name: _on_host(column) for name, column in given.items()}
     nothing = torch.zeros(1, dtype=torch.uint8, device="cpu")
     none = torch.zeros(len(batch), dtype=torch.int64, device="cpu")
     if isinstance(batch, RaggedBatch):
-        return RaggedBatch(nothing, none, none, **columns, batch_size=[])
+        return RaggedBatch(nothing, none, **columns, batch_size=[])
     return ImageBatch(nothing.expand(batch.pixels.shape), none, **columns, batch_size=batch.batch_size)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import weakref
@@ -10,9 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from augmenting import pictures
+from augmenting import pictures, resized
 from tensordict import TensorDict
 
 from reader import (
@@ -27,10 +29,9 @@ from reader import (
     compiled,
 )
 from reader.buffers import BufferPool
-from reader.compiled import Crops
 from reader.epoch import on_threads_of
 from reader.transforms import Compose
-from reader.transforms.kernels.resample import cut, mirrored, resized, resized_images
+from reader.transforms.view import View
 
 pytestmark = pytest.mark.skipif(not compiled.is_built(), reason="the compiled part is not built here")
 
@@ -83,8 +84,8 @@ def grids_of(boxes: torch.Tensor, height: int, width: int) -> torch.Tensor:
 def test_crops_are_torchs_bytes(channels: int, size: tuple[int, int]) -> None:
     pixels, boxes = images_of(30, channels), boxes_of(30)
     for grids, is_cubic in itertools.product((None, grids_of(boxes, *size)), (False, True)):
-        found = resized(pixels, Crops(boxes, *size, grids, is_cubic))
-        assert torch.equal(found, by_torch(resized, pixels, Crops(boxes, *size, grids, is_cubic)))
+        found = resized(pixels, boxes, *size, grids, is_cubic)
+        assert torch.equal(found, by_torch(resized, pixels, boxes, *size, grids, is_cubic))
 
 
 def test_sizes_that_halve_or_double_are_torchs_bytes() -> None:
@@ -94,8 +95,8 @@ def test_sizes_that_halve_or_double_are_torchs_bytes() -> None:
         boxes = torch.tensor([[0, 0, side, side], [96 - side, 1, 96, side]])
         for new in (12, 16, 24, 32, 48, 96, 192, 224):
             for is_cubic in (False, True):
-                found = resized(pixels, Crops(boxes, new, new, None, is_cubic))
-                assert torch.equal(found, by_torch(resized, pixels, Crops(boxes, new, new, None, is_cubic)))
+                found = resized(pixels, boxes, new, new, None, is_cubic)
+                assert torch.equal(found, by_torch(resized, pixels, boxes, new, new, None, is_cubic))
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
@@ -110,33 +111,45 @@ def test_images_of_their_own_sizes_are_torchs_bytes(channels: int) -> None:
     offsets = counts.flip(0).cumsum(0).flip(0) - counts
     batch = RaggedBatch(flat, torch.arange(20), offsets, shapes, rows=torch.arange(20), batch_size=[])
     boxes = RandomResizedCrop(1).boxes(batch)
-    found = resized_images(batch, Crops(boxes, 20, 31))
-    assert torch.equal(found, by_torch(resized_images, batch, Crops(boxes, 20, 31)))
+    found = resized(batch, boxes, 20, 31)
+    assert torch.equal(found, by_torch(resized, batch, boxes, 20, 31))
     assert torch.equal(ResizeCenterCrop(20)(batch).pixels, by_torch(lambda: ResizeCenterCrop(20)(batch).pixels))
 
 
+@pytest.mark.parametrize("is_compiled", [True, False])
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
 @pytest.mark.parametrize("width", [1, 5, 6, 7, 16, 33, 57])
-def test_cut_and_mirrored_pixels_are_those_of_the_image(channels: int, width: int) -> None:
-    pixels = images_of(8, channels)
-    top, left = torch.arange(8) * 5, torch.arange(8) * (57 - width) // 7
-    crops = cut(pixels, top, left, 9, width)
-    is_chosen = torch.arange(8) % 3 != 0
-    flipped = mirrored(crops, is_chosen)
-    for n in range(8):
-        expected = pixels[n, top[n] : top[n] + 9, left[n] : left[n] + width]
-        assert torch.equal(crops[n], expected)
-        assert torch.equal(flipped[n], expected.flip(1) if is_chosen[n] else expected)
+def test_cut_and_flipped_pixels_and_masks_are_those_of_the_image(channels: int, width: int, is_compiled: bool) -> None:
+    batch = pictures(9, size=SIZE)
+    batch.pixels, batch.extras = images_of(9, channels), TensorDict({"masks": images_of(9, 1)[..., 0]}, batch_size=[9])
+    # of some a part is beyond the image: nothing of the last
+    top, left = torch.arange(9) * 5 - 6, torch.arange(9) * (57 - width) // 7 - 2
+    left[8] = -width
+    is_mirrored, is_turned = torch.arange(9) % 3 != 0, torch.arange(9) % 2 != 0
+    windows = torch.stack([left, top, left + width, top + 9], -1).numpy()
+    fill = (7.0, 8.0, 9.0, 10.0)[:channels]
+    with contextlib.nullcontext() if is_compiled else without_compiled_part():
+        view = View.of(None, batch).cut(windows, (9, width), fill, 40)
+        found = view.mirrored(is_mirrored.numpy()).turned(is_turned.numpy()).batch()
+    around = torch.tensor(fill, dtype=torch.uint8).expand(9, 100, 180, channels).clone()
+    around[:, 20 : 20 + SIZE[0], 60 : 60 + SIZE[1]] = batch.pixels
+    masks = torch.full((9, 100, 180), 40, dtype=torch.uint8)
+    masks[:, 20 : 20 + SIZE[0], 60 : 60 + SIZE[1]] = batch.extras["masks"]
+    for n in range(9):
+        axes = [axis for axis, flags in enumerate((is_turned, is_mirrored)) if flags[n]]
+        place = n, slice(20 + top[n], 29 + top[n]), slice(60 + left[n], 60 + left[n] + width)
+        assert torch.equal(found.pixels[n], around[place].flip(axes))
+        assert torch.equal(found.extras["masks"][n], masks[place].flip(axes))
 
 
 def test_a_mirrored_crop_is_the_crop_mirrored() -> None:
     pixels, boxes = images_of(12, 3), boxes_of(12)
-    images = torch.tensor([[n * pixels[0].numel(), *SIZE] for n in range(12)])
     is_mirrored = torch.arange(12) % 2 == 0
     for grids in (None, grids_of(boxes, 30, 20)):
-        crop = compiled.cropped(pixels, images, 3, Crops(boxes, 30, 20, grids, is_mirrored=is_mirrored))
-        assert crop is not None
-        assert torch.equal(crop, mirrored(resized(pixels, Crops(boxes, 30, 20, grids)), is_mirrored))
+        found = resized(pixels, boxes, 30, 20, grids, is_mirrored=is_mirrored)
+        plain = resized(pixels, boxes, 30, 20, grids)
+        for n, image in enumerate(plain):
+            assert torch.equal(found[n], image.flip(1) if is_mirrored[n] else image)
 
 
 def counted_calls(patch: pytest.MonkeyPatch) -> list[Any]:
@@ -256,9 +269,9 @@ def test_a_batch_that_is_kept_is_never_written_over_and_a_dropped_one_is_reused(
 def test_any_number_of_threads_makes_the_same(threads: int) -> None:
     # enough bytes for several
     pixels, boxes = images_of(40, 3), boxes_of(40)
-    expected = by_torch(resized, pixels, Crops(boxes, 150, 150))
+    expected = by_torch(resized, pixels, boxes, 150, 150)
     with on_threads_of(threads):
-        assert torch.equal(resized(pixels, Crops(boxes, 150, 150)), expected)
+        assert torch.equal(resized(pixels, boxes, 150, 150), expected)
 
 
 @pytest.mark.parametrize(
@@ -288,86 +301,67 @@ def test_images_of_their_own_sizes_are_cropped_whatever_the_default_device_is() 
     shapes, offsets = torch.tensor([[*SIZE, 3]] * 2, dtype=torch.int32), torch.tensor([0, pixels[0].numel()])
     boxes = torch.tensor([[0, 0, 30, 40], [5, 6, 57, 44]])
     batch = RaggedBatch(pixels.view(-1), torch.arange(2), offsets, shapes, rows=torch.arange(2), batch_size=[])
-    expected = resized(pixels, Crops(boxes, 20, 31))
+    expected = resized(pixels, boxes, 20, 31)
     with torch.device("meta"):
-        assert torch.equal(resized_images(batch, Crops(boxes, 20, 31)), expected)
+        assert torch.equal(resized(batch, boxes, 20, 31), expected)
 
 
-def test_what_it_does_not_take_is_left_to_torch() -> None:
-    pixels, boxes = images_of(6, 4), boxes_of(6)
-    for left in (pixels[..., :3], pixels.movedim(1, 2).contiguous().movedim(1, 2), images_of(6, 2), pixels[:0]):
-        assert not compiled.are_served(left, left.shape[-1])
-        found = resized(left, Crops(boxes[: len(left)], 20, 20))
-        assert torch.equal(found, by_torch(resized, left.contiguous(), Crops(boxes[: len(left)], 20, 20)))
-    if torch.cuda.is_available():
-        assert not compiled.are_served(pixels.cuda(), 4)
+@pytest.mark.parametrize("kind", ["of four channels", "of other strides", "of two channels", "of no rows"])
+def test_pixels_in_any_memory_are_taken(kind: str) -> None:
+    pixels = {
+        "of four channels": images_of(6, 4)[..., :3],
+        "of other strides": images_of(6, 4).movedim(1, 2).contiguous().movedim(1, 2),
+        "of two channels": images_of(6, 2),
+        "of no rows": images_of(6, 3)[:0],
+    }[kind]
+    boxes = boxes_of(6)[: len(pixels)]
+    assert torch.equal(resized(pixels, boxes, 20, 20), by_torch(resized, pixels.contiguous(), boxes, 20, 20))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.int8])
-def test_pixels_of_another_type_are_left_to_torch(dtype: torch.dtype) -> None:
-    """Their bytes are no pixels: a crop of floats is of their values."""
-    pixels = images_of(4, 3).to(dtype)
-    top, is_chosen = torch.arange(4), torch.arange(4) % 2 == 0
-    assert torch.equal(cut(pixels, top, top, 9, 8), torch.stack([pixels[n, n : n + 9, n : n + 8] for n in range(4)]))
-    flipped = torch.stack([image.flip(1) if n % 2 == 0 else image for n, image in enumerate(pixels)])
-    assert torch.equal(mirrored(pixels, is_chosen), flipped)
-    assert mirrored(pixels, is_chosen).dtype == cut(pixels, top, top, 9, 8).dtype == dtype
-
-
-IMAGE, BOX, GRID = [0, 44, 57], [3, 4, 30, 40], [1, 2, 50, 60]
+# offset, height, width; box; size that it is resized to; window; flags and place
+ROW = {"image": [0, 44, 57], "box": [3, 4, 30, 40], "size": [60, 50], "window": [2, 1, 26, 25], "end": [0, 0]}
+HUGE = (1 << 63) - 1
+NO_BOX, NO_IMAGE = "the box is empty or outside of the image", "the image is not all in the pixels that are given"
+NO_SIDE = "the image has a side outside of 1 to 1,048,576 pixels"
+NO_SIZE = "the box is resized to a side outside of 1 to 1,048,576 pixels"
+NO_WINDOW, NO_PLACE = (
+    "the window has a side outside of 1 to 1,048,576 pixels",
+    "the crop is not all in the memory to write",
+)
 
 
 @pytest.mark.parametrize(
-    ("image", "box", "grid", "message"),
+    ("name", "numbers", "message"),
     [
-        (IMAGE, [-1, 4, 30, 40], GRID, "the box is empty or outside of the image"),
-        (IMAGE, [3, 4, 58, 40], GRID, "the box is empty or outside of the image"),
-        (IMAGE, [3, 4, 30, 45], GRID, "the box is empty or outside of the image"),
-        (IMAGE, [3, 4, 3, 40], GRID, "the box is empty or outside of the image"),
-        (IMAGE, [3, 40, 30, 4], GRID, "the box is empty or outside of the image"),
-        ([1, 44, 57], BOX, GRID, "the image is not all in the pixels that are given"),
-        ([-1, 44, 57], BOX, GRID, "the image is not all in the pixels that are given"),
-        ([0, 45, 57], BOX, GRID, "the image is not all in the pixels that are given"),
-        ([0, 1 << 40, 1 << 40], BOX, GRID, "the image has a side outside of 1 to 1,048,576 pixels"),
-        ([0, 0, 57], BOX, GRID, "the image has a side outside of 1 to 1,048,576 pixels"),
-        ([(1 << 63) - 1, 44, 57], BOX, GRID, "the image is not all in the pixels that are given"),
-        (IMAGE, [3, 4, (1 << 63) - 1, 40], GRID, "the box is empty or outside of the image"),
-        (IMAGE, BOX, [1, 2, 20, 60], "the crop is outside of the resized box"),
-        (IMAGE, BOX, [-1, 2, 50, 60], "the crop is outside of the resized box"),
-        (IMAGE, BOX, [1, (1 << 63) - 1, 50, 60], "the crop is outside of the resized box"),
-        (IMAGE, BOX, [1, 2, 50, 1 << 32], "the box is resized to a side outside of 1 to 1,048,576 pixels"),
+        *(("box", box, NO_BOX) for box in ([-1, 4, 30, 40], [3, 4, 58, 40], [3, 4, 30, 45], [3, 4, 3, 40])),
+        *(("box", box, NO_BOX) for box in ([3, 40, 30, 4], [3, 4, HUGE, 40])),
+        *(("image", image, NO_IMAGE) for image in ([1, 44, 57], [-1, 44, 57], [0, 45, 57], [HUGE, 44, 57])),
+        *(("image", image, NO_SIDE) for image in ([0, 1 << 40, 1 << 40], [0, 0, 57])),
+        *(("size", size, NO_SIZE) for size in ([60, 1 << 32], [0, 50], [-HUGE, 50])),
+        *(("window", window, NO_WINDOW) for window in ([2, 1, 2, 25], [2, 25, 26, 1], [-HUGE, 1, HUGE, 25])),
+        *(("window", window, NO_WINDOW) for window in ([0, 0, 1, HUGE], [-HUGE, 0, -HUGE + 1, 1], [0, 0, 1 << 21, 1])),
+        *(("end", [0, place], NO_PLACE) for place in (-1, 1, HUGE, -HUGE)),
+        ("window", [2, 1, 26, 26], NO_PLACE),
     ],
 )
-def test_numbers_that_lead_out_of_the_pixels_are_refused(
-    image: list[int], box: list[int], grid: list[int], message: str
-) -> None:
-    pixels = images_of(1, 3)
-    tables = [torch.tensor([right, value]) for right, value in ((IMAGE, image), (BOX, box), (GRID, grid))]
+def test_numbers_that_lead_out_of_the_pixels_are_refused(name: str, numbers: list[int], message: str) -> None:
+    rows = [list(itertools.chain(*row.values())) for row in (ROW, ROW | {name: numbers})]
+    pixels, result = images_of(1, 3).view(-1), torch.zeros(24 * 24 * 3, dtype=torch.uint8)
+    assert compiled.crop(pixels, np.array(rows[:1]), result, 3, bytes(3))
     with pytest.raises(ValueError, match=f"^row 1: {message}$"):
-        compiled.cropped(pixels, tables[0], 3, Crops(tables[1], 24, 24, tables[2]))
+        compiled.crop(pixels, np.array(rows), result, 3, bytes(3))
 
 
-def test_a_table_or_a_buffer_of_another_size_is_refused() -> None:
+def test_a_table_or_a_fill_of_another_size_is_refused() -> None:
     function: Any = compiled._function()
-    pixels, out, row = bytes(300), bytearray(27), torch.tensor([[0, 10, 10, 0, 0, 5, 5, 0, 0, 3, 3, 0, 0]]).numpy()
-    assert function(pixels, row, out, (3, 3), 3, 1)
-    for table, into, size, channels in (
-        (row.tobytes()[:-1], out, (3, 3), 3),
-        (row, out[:-1], (3, 3), 3),
-        (row, bytearray(53), (3, 3), 3),
-        (row, out, (0, 3), 3),
-        (row, out, (3, -3), 3),
-        (row, out, (3, 3), 2),
-        (row, out, (1 << 30, 1 << 30), 4),
-    ):
+    pixels, out = bytes(300), bytearray(27)
+    row = torch.tensor([[0, 10, 10, 0, 0, 5, 5, 3, 3, 0, 0, 3, 3, 0, 0]]).numpy()
+    assert function(pixels, row, out, 3, bytes(3), 1)
+    for table, channels, fill in ((row.tobytes()[:-1], 3, bytes(3)), (row, 2, bytes(2)), (row, 3, bytes(4))):
         with pytest.raises(ValueError, match="expected"):
-            function(pixels, table, into, size, channels, 1)
-    for number in (-1, 1, 1 << 62):
-        row[0, -1] = number
-        with pytest.raises(ValueError, match="^row 0: there is no such crop to write$"):
-            function(pixels, row, out, (3, 3), 3, 1)
+            function(pixels, table, out, channels, fill, 1)
     with pytest.raises(TypeError):
-        function(pixels, row, bytes(27), (3, 3), 3, 1)
+        function(pixels, row, bytes(27), 3, bytes(3), 1)
 
 
 def test_a_loader_gives_complete_batches_to_it_and_the_same_pixels(
@@ -375,13 +369,13 @@ def test_a_loader_gives_complete_batches_to_it_and_the_same_pixels(
 ) -> None:
     dataset, counts = MemmapDataset(shared_store), []
     transform = Compose([RandomResizedCrop(24), RandomHorizontalFlip()])
-    boxes = RandomResizedCrop.boxes
+    on = RandomResizedCrop.on
 
-    def counted(crop: RandomResizedCrop, batch: ImageBatch) -> torch.Tensor:
-        counts.append(len(batch))
-        return boxes(crop, batch)
+    def counted(crop: RandomResizedCrop, view: View) -> View:
+        counts.append(len(view.source))
+        return on(crop, view)
 
-    monkeypatch.setattr(RandomResizedCrop, "boxes", counted)
+    monkeypatch.setattr(RandomResizedCrop, "on", counted)
 
     def epoch() -> torch.Tensor:
         with MemmapLoader(dataset, 30, shuffle="full", seed=1, transform=transform) as loader:
@@ -396,10 +390,11 @@ def test_a_loader_gives_complete_batches_to_it_and_the_same_pixels(
 def test_nothing_beside_the_crops_is_written(channels: int) -> None:
     function: Any = compiled._function()
     pixels = images_of(1, channels)
-    for width in range(1, 50):
-        for grid in ([0, 0, 3, width], [0, 0, 5, 57]):
+    for width, flags in itertools.product(range(1, 50), range(16)):
+        for size in ([width, 3], [57, 5]):
             # as many pixels as the box has, copied, or resized
-            table = torch.tensor([[0, *SIZE, 57 - width, 41, 57, 44, *grid, 2, 0]]).numpy()
+            window = [0, 0, width, 3] if width % 2 else [-1, -2, width - 1, 1]
+            table = torch.tensor([[0, *SIZE, 57 - width, 41, 57, 44, *size, *window, flags, 0]]).numpy()
             around = bytearray(b"x" * (3 * width * channels + 64))
-            assert function(pixels.numpy(), table, memoryview(around)[32:-32], (3, width), channels, 1)
+            assert function(pixels.numpy(), table, memoryview(around)[32:-32], channels, bytes(channels), 1)
             assert around[:32] == around[-32:] == b"x" * 32

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from conftest import photo, torchvision_or_skip
 
-from reader import ImageBatch
+from reader import ImageBatch, RaggedBatch
+from reader.transforms.view import View
 
 
 def pictures(count: int = 12, channels: int = 3, size: tuple[int, int] = (24, 20), device: str = "cpu") -> ImageBatch:
@@ -50,3 +51,30 @@ def assert_same_distribution(ours: Any, theirs: Any) -> None:
     shares = [torch.searchsorted(values, positions, right=True) / len(values) for values in (a, b)]
     # so far apart by chance in 1 of 10,000 trials
     assert (shares[0] - shares[1]).abs().max() < 2.23 * math.sqrt(1 / len(a) + 1 / len(b))
+
+
+def resized(
+    pixels: torch.Tensor | RaggedBatch,
+    boxes: torch.Tensor,
+    height: int,
+    width: int,
+    grids: torch.Tensor | None = None,
+    is_cubic: bool = False,
+    is_mirrored: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Resize int64[B, 4] boxes of images to uint8[B, height, width, C].
+
+    grids: int64[B, 4] top, left, height, width: boxes are resized to that size, and cut at top and left.
+    """
+    batch = pixels
+    if not isinstance(pixels, RaggedBatch):
+        batch = ImageBatch(pixels=pixels, targets=torch.zeros(len(pixels)), batch_size=[len(pixels)])
+    interpolation = "bicubic" if is_cubic else "bilinear"
+    view = View.of(None, batch).cut(boxes.numpy())
+    if grids is None:
+        view = view.resized(np.full((len(boxes), 2), [width, height]), (height, width), interpolation)
+    else:
+        top, left, *_ = grids.unbind(-1)
+        view = view.resized(grids[:, [3, 2]].numpy(), None, interpolation)
+        view = view.cut(torch.stack([left, top, left + width, top + height], -1).numpy(), (height, width))
+    return (view if is_mirrored is None else view.mirrored(is_mirrored.numpy())).batch().pixels

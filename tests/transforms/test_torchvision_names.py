@@ -72,9 +72,7 @@ ELSEWHERE = {
     "MixUp",
 }
 # What ours refuses and torchvision does not.
-REFUSALS = re.compile(
-    "takes uint8 pixels, and|the images have sizes of their own|TrivialAugmentWide takes 1 or 3 channels"
-)
+REFUSALS = re.compile("takes uint8 pixels, and|images have sizes of their own|TrivialAugmentWide takes 1 or 3 channels")
 # What torchvision refuses and ours does not: levels are floats to it.
 OURS_ALONE = "Input tensor should be a float tensor. Got torch.uint8."
 # (row, height, width)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from augmenting import pictures
+from augmenting import pictures, resized
 from conftest import devices, torchvision_or_skip
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,10 +38,8 @@ from reader import (
     ResizeCenterCrop,
     to_device,
 )
-from reader.compiled import Crops
 from reader.epoch import in_epoch
 from reader.store import replaced
-from reader.transforms.kernels.resample import nearest, resized
 from reader.transforms.random import CROP, RESIZED_CROP, draw
 
 HEIGHT, WIDTH = 40, 56
@@ -377,7 +375,7 @@ def test_resized_pixels_are_torchvisions(channels: int, new_size: tuple[int, int
             for image, (x0, y0, x1, y1) in zip(batch.images, boxes.tolist(), strict=True)
         ]
     ).movedim(1, -1)
-    assert torch.equal(resized(batch.pixels, Crops(boxes, *new_size)), expected)
+    assert torch.equal(resized(batch.pixels, boxes, *new_size), expected)
 
 
 @pytest.mark.parametrize("padding", [0, 3])
@@ -394,7 +392,7 @@ def test_a_row_without_content_is_cropped_as_one_that_is_all_image(padding: int)
 def test_other_devices_resize_as_torchs_float_kernel_does(device: str) -> None:
     batch = make_batch(list(range(24)))
     boxes = RandomResizedCrop(1).boxes(batch)
-    got = resized(batch.pixels.to(device), Crops(boxes.to(device), 33, 21)).cpu().float()
+    got = resized(batch.pixels.to(device), boxes, 33, 21).cpu().float()
     # torch's uint8 kernel rounds between the axes too
     most = 1.01 if device == "cpu" else 0.501
     for image, (x0, y0, x1, y1), made in zip(batch.images.float(), boxes.tolist(), got, strict=True):
@@ -406,10 +404,10 @@ def test_other_devices_resize_as_torchs_float_kernel_does(device: str) -> None:
 @pytest.mark.parametrize("device", devices())
 def test_an_autocast_around_the_loop_leaves_pixels_as_they_are(device: str) -> None:
     batch = make_batch(list(range(24)))
-    pixels, boxes = batch.pixels.to(device), RandomResizedCrop(1).boxes(batch).to(device)
-    expected = resized(pixels, Crops(boxes, 33, 21))
+    pixels, boxes = batch.pixels.to(device), RandomResizedCrop(1).boxes(batch)
+    expected = resized(pixels, boxes, 33, 21)
     with torch.autocast(device, torch.bfloat16):
-        assert torch.equal(resized(pixels, Crops(boxes, 33, 21)), expected)
+        assert torch.equal(resized(pixels, boxes, 33, 21), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -432,8 +430,9 @@ def test_torchs_default_dtype_changes_nothing(dtype: torch.dtype) -> None:
 
 
 def test_masks_take_the_nearest_pixel_as_torch_does_exactly() -> None:
-    masks, boxes = make_batch(list(range(24))).extras["masks"], RandomResizedCrop(1).boxes(make_batch(list(range(24))))
-    for mask, (x0, y0, x1, y1), made in zip(masks, boxes.tolist(), nearest(masks, Crops(boxes, 24, 16)), strict=True):
+    batch, crop = make_batch(list(range(24))), RandomResizedCrop((24, 16))
+    masks, found = batch.extras["masks"], crop(batch).extras["masks"]
+    for mask, (x0, y0, x1, y1), made in zip(masks, crop.boxes(batch).tolist(), found, strict=True):
         cut_out = mask[None, None, y0:y1, x0:x1]
         assert torch.equal(made, torch.nn.functional.interpolate(cut_out, (24, 16), mode="nearest-exact")[0, 0])
 

@@ -9,7 +9,7 @@ import torch
 
 from reader.described import Described
 from reader.store import Batch, ImageBatch, RaggedBatch
-from reader.transforms.annotations import check_boxes
+from reader.transforms.labels import check_boxes
 from reader.transforms.random import check_batch, integer
 
 _Batch = TypeVar("_Batch", ImageBatch, RaggedBatch)

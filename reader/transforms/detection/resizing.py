@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
-from reader.transforms.detection.view import OwnSizeTransform, View
-from reader.transforms.kernels.constants import tensor_on
+from reader.transforms.kernels.regions import Numbers
 from reader.transforms.random import FIXED_SIZE_CROP, SCALE_JITTER, SHORTEST_SIZE, checked_size, draw, number, numbers
+from reader.transforms.view import View, ViewTransform
 
 
-class ScaleJitter(OwnSizeTransform):
+class ScaleJitter(ViewTransform):
     """Resize each image to fit target_size, by a random factor larger or smaller: torchvision's large scale jitter.
 
     Images have sizes of their own afterwards, a RaggedBatch; FixedSizeCrop gives them one canvas. Boxes move along.
@@ -53,14 +54,14 @@ class ScaleJitter(OwnSizeTransform):
     def on(self, view: View) -> View:
         """Resize the images of a view."""
         low, high = self.scale_range
-        scale = low + draw(view.source, self.seed, SCALE_JITTER)[0] * (high - low)
+        view = view.of_content()
+        scale = low + draw(view.host, self.seed, SCALE_JITTER).numpy()[0] * (high - low)
         # height by the second one, as there
-        target = tensor_on(scale.device, self.target_size[::-1], torch.float64)
-        factor = (target / view.sizes).amin(-1) * scale
-        return view.resized(_scaled(view.sizes, factor))
+        factor = (np.array(self.target_size) / view.sizes).min(1) * scale
+        return view.resized(_scaled(view.sizes, factor), None)
 
 
-class RandomShortestSize(OwnSizeTransform):
+class RandomShortestSize(ViewTransform):
     """Resize each image until its shorter side is one of min_size, drawn, or its longer one max_size: torchvision's.
 
     Images have sizes of their own afterwards, a RaggedBatch. Boxes move along.
@@ -101,16 +102,16 @@ class RandomShortestSize(OwnSizeTransform):
 
     def on(self, view: View) -> View:
         """Resize the images of a view."""
-        drawn, sizes = draw(view.source, self.seed, SHORTEST_SIZE)[0], view.sizes.double()
-        lengths = tensor_on(drawn.device, self.min_size)[(drawn * len(self.min_size)).long()]
-        factor = lengths / sizes.amin(-1)
+        view = view.of_content()
+        drawn = draw(view.host, self.seed, SHORTEST_SIZE).numpy()[0]
+        lengths = np.array(self.min_size)[(drawn * len(self.min_size)).astype(np.int64)]
+        factor = lengths / view.sizes.min(1)
         if self.max_size is not None:
-            # a number divided by a tensor is multiplied by its inverse, and rounded twice
-            factor = factor.minimum(torch.full_like(factor, self.max_size) / sizes.amax(-1))
-        return view.resized(_scaled(view.sizes, factor))
+            factor = np.minimum(factor, self.max_size / view.sizes.max(1))
+        return view.resized(_scaled(view.sizes, factor), None)
 
 
-class FixedSizeCrop(OwnSizeTransform):
+class FixedSizeCrop(ViewTransform):
     """Cut size x size pixels at a random place of larger images, and fill smaller ones to the right and below.
 
     What torchvision's references/detection has of that name for large scale jitter, behind ScaleJitter. Boxes are clipped; those
@@ -137,19 +138,17 @@ class FixedSizeCrop(OwnSizeTransform):
 
     def on(self, view: View) -> View:
         """Cut the images of a view."""
-        drawn = draw(view.source, self.seed, FIXED_SIZE_CROP)[0]
-        height, width = view.sizes.unbind(-1)
+        view = view.of_content()
+        drawn = draw(view.host, self.seed, FIXED_SIZE_CROP).numpy()[0]
+        size = np.array([self.width, self.height])
         # one number for both, as there
-        top, left = (
-            ((height - self.height).clamp(min=0) * drawn).long(),
-            ((width - self.width).clamp(min=0) * drawn).long(),
-        )
-        return view.cut(torch.stack([left, top, left + self.width, top + self.height], -1), self.fill)
+        start = ((view.sizes - size).clip(min=0) * drawn[:, None]).astype(np.int64)
+        return view.cut(np.concatenate([start, start + size], 1), None, self.fill)
 
 
-def _scaled(sizes: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+def _scaled(sizes: Numbers, factor: npt.NDArray[np.float64]) -> Numbers:
     """Multiply int64[B, 2] and round down, as torchvision does; a side of no pixels gets one."""
-    return (sizes * factor[:, None]).long().clamp(min=1)
+    return (sizes * factor[:, None]).astype(np.int64).clip(min=1)
 
 
 def _check_bilinear(interpolation: object) -> None:

@@ -1,4 +1,4 @@
-"""Pixels of images of different sizes: a region of each becomes an image of its own size; steps, and floats, of each.
+"""Pixels of regions of images: each is resized, cut, mirrored and filled around; steps, and floats, of images of own sizes.
 
 On the CPU the compiled part makes an image in a call, several images at once; elsewhere torch does, one image after the other.
 Knows nothing of labels or randomness.
@@ -6,7 +6,7 @@ Knows nothing of labels or randomness.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,115 +14,142 @@ import numpy.typing as npt
 import torch
 
 from reader import compiled
+from reader.host_values import sent
 from reader.store import RaggedBatch
 from reader.transforms.kernels.constants import tensor_on
 from reader.transforms.kernels.pixel_ops import channels_of
+from reader.tuning import tuning
 
-FillLevels = Sequence[float]
+# as crops.c has them
+IS_CUBIC, IS_MIRRORED, IS_TURNED, IS_NEAREST = 1, 2, 4, 8
+
+
+Numbers = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 class Regions(NamedTuple):
-    """The region of each image that becomes its new image.
+    """The region of each image that becomes its new image; in numpy, whose operators of few numbers are the faster ones.
 
-    boxes: int64[B, 4] x0, y0, x1, y1, inside the image, which are resized, bilinear and antialiased. sizes: int64[B, 2], the
-    height and width that they are resized to. windows: int64[B, 4] x0, y0, x1, y1 in the resized box, the new image; may reach
-    beyond it. is_mirrored: bool[B], left to right in the end. fill: the level beyond the box, or one for each channel.
+    Attributes:
+        images: int64[B, 3], the byte where an image begins, its height and width.
+        boxes: int64[B, 4] x0, y0, x1, y1 in the image, which are resized, bilinear and antialiased.
+        sizes: int64[B, 2], the width and height that they are resized to.
+        windows: int64[B, 4] x0, y0, x1, y1 in the resized boxes, the new images; may reach beyond them.
+        flags: int64[B], bicubic or nearest instead, and what is mirrored or upside down in the end.
+        fill: the level beyond the boxes, or one for each channel.
+        mask_fill: the class there.
     """
 
-    boxes: torch.Tensor
-    sizes: torch.Tensor
-    windows: torch.Tensor
-    is_mirrored: torch.Tensor
-    fill: FillLevels
+    images: Numbers
+    boxes: Numbers
+    sizes: Numbers
+    windows: Numbers
+    flags: Numbers
+    fill: tuple[float, ...] = (0.0,)
+    mask_fill: int = 255
+
+    @classmethod
+    def of(cls, images: Numbers) -> Regions:
+        """Take images, int64[B, 3], as they are."""
+        sizes = images[:, :0:-1]
+        windows = np.concatenate([np.zeros_like(sizes), sizes], 1)
+        return cls(images, windows, sizes, windows, np.zeros_like(images[:, 0]))
+
+    def are_resized(self) -> bool:
+        """Say whether boxes become larger or smaller."""
+        return not np.array_equal(self.boxes[:, 2:] - self.boxes[:, :2], self.sizes)
 
 
-def flat_images(batch: RaggedBatch, heights: torch.Tensor, widths: torch.Tensor) -> tuple[int, torch.Tensor]:
-    """Return how many numbers new images of these sizes, int64[B], have, and int64[B], where each begins among them."""
-    counts = heights * widths * batch.shapes[:, 2].long()
-    ends = counts.cumsum(0)
-    return int(ends[-1]) if len(batch) else 0, ends - counts
-
-
-def cut_out(batch: RaggedBatch, regions: Regions) -> tuple[torch.Tensor, torch.Tensor]:
-    """Make the regions of uint8 images: their bytes, uint8[T], and int64[B], where each begins."""
-    x0, y0, x1, y1 = regions.windows.unbind(-1)
-    total, offsets = flat_images(batch, y1 - y0, x1 - x0)
-    if len(batch) and compiled.are_served(batch.pixels, channels_of(batch)):
-        result = compiled.memory(total)
-        if _cut_by_compiled_part(batch, regions, result, offsets):
-            return result, offsets
-    images = []
-    for n, (box, size, window, is_mirrored) in enumerate(zip(*(each.tolist() for each in regions[:4]), strict=True)):
-        images.append(_region(batch.image(n), box, size, window, is_mirrored, regions.fill).reshape(-1))
-    return torch.cat(images) if images else batch.pixels[:0], offsets
-
-
-def _cut_by_compiled_part(batch: RaggedBatch, regions: Regions, result: torch.Tensor, offsets: torch.Tensor) -> bool:
-    channels, (_, sizes, windows, is_mirrored, fill) = channels_of(batch), regions
-    # of the window what is in the resized box; the rest is filled
-    limit = torch.cat([sizes.flip(-1), sizes.flip(-1)], -1)
-    inner = windows.clamp(min=0).minimum(limit)
-    images = torch.cat([batch.offsets[:, None], batch.shapes[:, :2].long()], 1)
-    more = [inner[:, [1, 0]], sizes, 2 * is_mirrored[:, None].long(), torch.zeros_like(offsets)[:, None]]
-    table = torch.cat([images, regions.boxes, *more], 1).numpy()
-    pixels, out, are_made = batch.pixels.numpy(), result.numpy(), np.zeros(len(batch), bool)
-    wholes, inners, starts, flips = windows.tolist(), inner.tolist(), offsets.tolist(), is_mirrored.tolist()
-
-    def cut(n: int) -> None:
-        (left, top, right, bottom), (x0, y0, x1, y1) = wholes[n], inners[n]
-        shape = bottom - top, right - left, channels
-        image = out[starts[n] : starts[n] + shape[0] * shape[1] * channels].reshape(shape)
-        if wholes[n] == inners[n]:
-            are_made[n] = compiled.crop_into(pixels, table[n], image)
-            return
-        _fill(image, fill)
-        if x0 >= x1 or y0 >= y1:
-            are_made[n] = True
-            return
-        part = np.empty((y1 - y0, x1 - x0, channels), np.uint8)
-        are_made[n] = compiled.crop_into(pixels, table[n], part)
-        across = right - x1 if flips[n] else x0 - left
-        image[y0 - top : y1 - top, across : across + x1 - x0] = part
-
-    compiled.for_each(cut, len(batch), result.numel())
-    return bool(are_made.all())
-
-
-def _fill(image: npt.NDArray[np.uint8], fill: FillLevels) -> None:
-    """Set all of uint8[H, W, C] to one level, or one for each channel."""
-    levels = [int(level) for level in fill]
-    if len({*levels}) == 1:
-        image.fill(levels[0])
-    else:
-        # whole lines: pixel by pixel it takes ten times as long
-        image.reshape(len(image), -1)[:] = np.tile(np.array(levels, np.uint8), image.shape[1])
-
-
-def _region(
-    image: torch.Tensor, box: list[int], size: list[int], window: list[int], is_mirrored: bool, fill: FillLevels
+def write_regions(
+    pixels: torch.Tensor,
+    regions: Regions,
+    channels: int,
+    places: Numbers,
+    size_bytes: int,
+    result: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Make the region of one image, uint8[H, W, C], by torch."""
-    x0, y0, x1, y1 = box
-    result = image[y0:y1, x0:x1]
-    if size != [y1 - y0, x1 - x0]:
-        is_exact = image.device.type == "cpu"
-        given = result.movedim(-1, 0)[None]
-        found = torch.ops.aten._upsample_bilinear2d_aa(given if is_exact else given.float(), size, False, None, None)
-        result = (found if is_exact else found.round().clamp(0, 255).to(torch.uint8))[0].movedim(0, -1)
-    left, top, right, bottom = window
-    levels = tensor_on(image.device, [int(level) for level in fill], torch.uint8)
-    whole = levels.expand(bottom - top, right - left, image.shape[-1]).clone()
-    x0, y0, x1, y1 = max(left, 0), max(top, 0), min(right, size[1]), min(bottom, size[0])
-    if x0 < x1 and y0 < y1:
-        whole[y0 - top : y1 - top, x0 - left : x1 - left] = result[y0:y1, x0:x1]
-    return whole.flip(1) if is_mirrored else whole
+    """Write uint8[height, width, channels] of each region of flat pixels, from int64[B] places on.
+
+    To result, or to new uint8[size_bytes], which is returned.
+
+    What torchvision's v2 resized_crop gives: on the CPU the same bytes; elsewhere bilinear within 1, and bicubic within 1 of
+    what it gives for float32, as the CPU's uint8 kernel cuts what overshoots between the axes too.
+    """
+    fill = [int(level) for level in regions.fill]
+    levels = bytes(fill * channels if len(fill) == 1 else fill)
+    if compiled.are_served(pixels, channels):
+        result = compiled.memory(size_bytes) if result is None else result
+        table = np.column_stack([*regions[:5], places])
+        if compiled.crop(pixels, table, result, channels, levels):
+            return result
+    result = pixels.new_empty(size_bytes) if result is None else result
+    if not len(places):
+        return result
+    there = tensor_on(pixels.device, list(levels), torch.uint8)
+    widths, heights = (regions.windows[:, 2:] - regions.windows[:, :2]).T.tolist()
+    is_one_size = len({*heights}) == len({*widths}) == 1
+    is_nearest = bool((regions.flags & IS_NEAREST).any()) or not (pixels.device.type == "cpu" or regions.are_resized())
+    if is_nearest and is_one_size and size_bytes == len(places) * heights[0] * widths[0] * channels:
+        return _nearest(pixels, regions, channels, there).reshape(-1)
+    for n, start in enumerate(places.tolist()):
+        shape = heights[n], widths[n], channels
+        part = Regions(*(each[n : n + 1] for each in regions[:5]))
+        made = _nearest(pixels, part, channels, there)[0] if is_nearest else _resized(pixels, part, channels, there)
+        result[start : start + made.numel()].view(shape).copy_(made)
+    return result
+
+
+def _nearest(pixels: torch.Tensor, regions: Regions, channels: int, fill: torch.Tensor) -> torch.Tensor:
+    """Make uint8[B, height, width, C] of regions of one size: the old pixel under each new pixel's center, by integers."""
+    (start, _, row_width), x, y = regions.images.T, _centers(regions, 0), _centers(regions, 1)
+    # -1 where it is beyond the box
+    lines = np.where(y < 0, -1, start[:, None] + y * row_width[:, None] * channels)
+    line, column = (sent(torch.from_numpy(each), pixels.device) for each in (lines, x * channels))
+    depth, some = torch.arange(channels, device=pixels.device), tuning().masks_per_pass
+    parts = []
+    for down, across in zip(line[:, :, None, None].split(some), column[:, None, :, None].split(some), strict=True):
+        is_beyond = (down < 0) | (across < 0)
+        parts.append(torch.where(is_beyond, fill, pixels.take((down + across + depth).clamp(min=0))))
+    return torch.cat(parts)
+
+
+def _centers(regions: Regions, axis: int) -> Numbers:
+    """Give int64[B, pixels], of each new place of an axis the old one in the images; -1 beyond the boxes."""
+    (low, high), (start, stop) = regions.boxes.T[axis::2, :, None], regions.windows.T[axis::2, :, None]
+    step, size = np.arange(int((stop - start)[0, 0])), regions.sizes[:, axis, None]
+    is_flipped = regions.flags[:, None] & (IS_MIRRORED, IS_TURNED)[axis] > 0
+    place = start + np.where(is_flipped, step[::-1], step)
+    return np.where((place < 0) | (place >= size), -1, low + (2 * place + 1) * (high - low) // (2 * size))
+
+
+def _resized(pixels: torch.Tensor, region: Regions, channels: int, fill: torch.Tensor) -> torch.Tensor:
+    """Make uint8[height, width, C] of one region by torch's kernels."""
+    ((start, row_height, row_width),) = region.images.tolist()
+    ((x0, y0, x1, y1),), ((left, top, right, bottom),) = region.boxes.tolist(), region.windows.tolist()
+    ((width, height),), flags = region.sizes.tolist(), int(region.flags[0])
+    image = pixels[start : start + row_height * row_width * channels].view(row_height, row_width, channels)
+    made = image[y0:y1, x0:x1]
+    if (width, height) != (x1 - x0, y1 - y0):
+        aten, is_exact = torch.ops.aten, pixels.device.type == "cpu"
+        kernel = aten._upsample_bicubic2d_aa if flags & IS_CUBIC else aten._upsample_bilinear2d_aa
+        given = made.movedim(-1, 0)[None]
+        # no other device has torch's uint8 kernel
+        found = kernel(given if is_exact else given.float(), [height, width], False, None, None)
+        made = (found if is_exact else found.round_().clamp_(0, 255).to(torch.uint8))[0].movedim(0, -1)
+    inner = max(left, 0), max(top, 0), min(right, width), min(bottom, height)
+    whole = fill.expand(bottom - top, right - left, channels).clone()
+    if inner[0] < inner[2] and inner[1] < inner[3]:
+        part = made[inner[1] : inner[3], inner[0] : inner[2]]
+        whole[inner[1] - top : inner[3] - top, inner[0] - left : inner[2] - left] = part
+    return whole.flip([axis for axis, flag in enumerate((IS_TURNED, IS_MIRRORED)) if flags & flag])
 
 
 def stepped(batch: RaggedBatch, kinds: torch.Tensor, numbers: torch.Tensor) -> RaggedBatch | None:
     """Do steps, int64[B, S] and float32[B, S, 6], to each image as `compiled.augmented` does; None where it does not."""
     if not len(batch) or not compiled.take_channels(batch.pixels, channels_of(batch)):
         return None
-    total, offsets = flat_images(batch, *batch.shapes[:, :2].long().unbind(-1))
+    total, offsets = _flat_images(batch)
     result = compiled.memory(total)
     out, are_made = result.numpy(), np.zeros(len(batch), bool)
     starts, images = offsets.tolist(), [batch.image(n).numpy() for n in range(len(batch))]
@@ -154,7 +181,7 @@ def floats(batch: RaggedBatch, of_levels: Callable[[torch.Tensor], torch.Tensor]
     tables = compiled.float_tables(channels, of_levels) if is_served else None
     if tables is None:
         return by_image(batch, lambda _, image: of_levels(image.movedim(-1, 0)).movedim(0, -1))
-    total, offsets = flat_images(batch, *batch.shapes[:, :2].long().unbind(-1))
+    total, offsets = _flat_images(batch)
     result = compiled.memory(total, 4).view(torch.float32)[:, 0]
     pixels, of_level, out = batch.pixels.numpy(), tables.numpy(), result.numpy()
     ends: list[Any] = [*offsets.tolist(), total]
@@ -172,3 +199,10 @@ def with_pixels(batch: RaggedBatch, pixels: torch.Tensor, offsets: torch.Tensor)
     """Return a batch with pixels of images of the same sizes, without masks."""
     result: RaggedBatch = batch.replace(pixels=pixels, offsets=offsets, mask_offsets=None)
     return result
+
+
+def _flat_images(batch: RaggedBatch) -> tuple[int, torch.Tensor]:
+    """Return how many numbers images have, and int64[B], where each begins among them where nothing is between."""
+    counts = batch.shapes.long().prod(-1)
+    ends = counts.cumsum(0)
+    return int(ends[-1]) if len(batch) else 0, ends - counts

@@ -13,8 +13,8 @@ from detecting import boxes_of, detections, given_draws, sample
 
 from reader import RaggedBatch, compiled
 from reader.transforms import FixedSizeCrop, RandomShortestSize, ScaleJitter
-from reader.transforms.detection.view import View
 from reader.transforms.random import SCALE_JITTER, SHORTEST_SIZE, draw
+from reader.transforms.view import View
 
 
 @pytest.fixture(params=["compiled", "torch"])

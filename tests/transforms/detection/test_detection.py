@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from augmenting import pictures, v2
@@ -14,18 +15,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
-from reader import ColorJitter, MemmapDataset, MemmapLoader, Normalize, RandomHorizontalFlip, compiled, from_torchvision
+from reader import ImageBatch, MemmapDataset, MemmapLoader, compiled
 from reader.epoch import on_threads_of
 from reader.store import RaggedBatch, replaced
 from reader.transforms import (
+    CenterCrop,
+    ColorJitter,
     Compose,
     FixedSizeCrop,
+    GaussianBlur,
+    Normalize,
+    Pad,
+    RandomCrop,
+    RandomErasing,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomRotation,
     RandomShortestSize,
+    RandomVerticalFlip,
+    Resize,
     ResizeCenterCrop,
     ScaleJitter,
     ToDetection,
+    from_torchvision,
 )
-from reader.transforms.detection.view import View
+from reader.transforms.view import View
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 FILL = (123.0, 117.0, 104.0)
@@ -45,8 +59,10 @@ def preset(name: str) -> Any:
 
 
 def same(ours: RaggedBatch, others: RaggedBatch) -> bool:
-    """Say whether two batches have the same images, boxes and classes."""
+    """Say whether two batches have the same images, masks, boxes and classes."""
     images = all(torch.equal(a, b) for a, b in zip(ours.images, others.images, strict=True))
+    masks = [(ours.mask(n), others.mask(n)) for n in range(len(ours))]
+    images = images and all(one is other is None or torch.equal(one, other) for one, other in masks)
     labels = (boxes_of(ours, n) + boxes_of(others, n) for n in range(len(ours)))
     return images and all(torch.equal(a, c) and torch.equal(b, d) for a, b, c, d in labels)
 
@@ -106,7 +122,7 @@ def test_every_device_gives_the_same_sizes_boxes_and_nearly_the_same_pixels(name
 
 
 STEP = st.one_of(
-    st.tuples(st.just("mirrored"), st.integers(0, 2**12 - 1)),
+    st.tuples(st.sampled_from(["mirrored", "turned"]), st.integers(0, 2**12 - 1)),
     st.tuples(st.just("resized"), st.tuples(st.integers(1, 60), st.integers(1, 60))),
     st.tuples(
         st.just("cut"), st.tuples(st.integers(-9, 9), st.integers(-9, 9), st.integers(1, 50), st.integers(1, 50))
@@ -117,22 +133,24 @@ STEP = st.one_of(
 
 def stepped(view: View, step: tuple[str, Any], number: int) -> View:
     kind, value = step
-    if kind == "mirrored":
-        return view.mirrored(torch.tensor([bool(value >> n & 1) for n in range(len(view.sizes))]))
+    if kind in ("mirrored", "turned"):
+        is_chosen = np.array([bool(value >> n & 1) for n in range(len(view.sizes))])
+        return view.mirrored(is_chosen) if kind == "mirrored" else view.turned(is_chosen)
     if kind == "resized":
-        return view.resized(torch.tensor([value]).repeat(len(view.sizes), 1))
+        return view.resized(np.full_like(view.sizes, value), None)
     if kind == "cut":
         x, y, width, height = value
-        return view.cut(torch.tensor([[x, y, x + width, y + height]]).repeat(len(view.sizes), 1), (number % 2, 5, 9))
-    height, width = view.sizes.unbind(-1)
-    left, top = (width * value[0]).long().clamp(max=width - 1), (height * value[1]).long().clamp(max=height - 1)
-    right, bottom = left + 1 + ((width - left - 1) * value[2]).long(), top + 1 + ((height - top - 1) * value[3]).long()
-    return view.cut(torch.stack([left, top, right, bottom], -1))
+        windows = np.full((len(view.sizes), 4), [x, y, x + width, y + height])
+        return view.cut(windows, None, (number % 2, 5, 9), number % 3)
+    start = np.minimum((view.sizes * value[:2]).astype(int), view.sizes - 1)
+    stop = start + 1 + ((view.sizes - start - 1) * value[2:]).astype(int)
+    return view.cut(np.concatenate([start, stop], 1))
 
 
 @given(steps=st.lists(STEP, min_size=1, max_size=5), is_compiled=st.booleans())
 def test_steps_that_are_made_at_once_give_what_each_by_itself_gives(steps: list[Any], is_compiled: bool) -> None:
-    at_once, one_by_one = View.of(None, detections(6)), detections(6)
+    one_by_one = with_masks(detections(6))
+    at_once = View.of(None, one_by_one)
     with pytest.MonkeyPatch.context() as patch:
         if not is_compiled:
             patch.setattr(compiled, "_function", lambda: None)
@@ -267,12 +285,57 @@ def test_wrong_arguments_are_refused(case: str) -> None:
         make()
 
 
-@pytest.mark.parametrize("transform", [RandomHorizontalFlip(), ColorJitter(0.3), FLOATS, ScaleJitter((9, 9))])
-def test_masks_of_different_sizes_are_refused(transform: Any) -> None:
-    batch = detections(2)
-    batch.mask_offsets = batch.offsets
-    with pytest.raises(ValueError, match="moves boxes but no masks, which the rows have"):
-        transform(batch)
+def with_masks(batch: RaggedBatch) -> RaggedBatch:
+    """Put a mask behind each image: 1, 2, 3, .. in the order of its pixels, so that each shows where it was."""
+    shapes, parts = batch.shapes.long(), []
+    for n, (height, width, _) in enumerate(shapes.tolist()):
+        parts += [batch.image(n).reshape(-1), (torch.arange(height * width) % 251).to(torch.uint8)]
+    area, counts = shapes[:, 0] * shapes[:, 1], shapes.prod(1)
+    offsets = (area + counts).cumsum(0) - area - counts
+    made: RaggedBatch = batch.replace(pixels=torch.cat(parts), offsets=offsets, mask_offsets=offsets + counts)
+    return made
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        [CenterCrop(40)],
+        [Resize(29)],
+        [Resize((31, 26), "bicubic")],
+        [ResizeCenterCrop(24, 0.8)],
+        [RandomResizedCrop(20), RandomHorizontalFlip()],
+        [RandomCrop(30, 5, pad_if_needed=True), RandomVerticalFlip()],
+        [Resize(40), RandomCrop(40)],
+        [Pad((1, 2, 3, 4), fill={"Image": 5, "Mask": 7})],
+        [ScaleJitter((50, 60)), FixedSizeCrop(48)],
+        [RandomShortestSize((20, 30)), RandomHorizontalFlip()],
+    ],
+    ids=lambda recipe: " ".join(type(step).__name__ for step in recipe),
+)
+def test_masks_of_their_own_sizes_move_as_those_of_one_size_do(
+    recipe: list[Any], is_compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = with_masks(detections(8))
+    found = Compose(recipe)(batch)
+    if not is_compiled:
+        monkeypatch.setattr(compiled, "_function", lambda: None)
+    for n in range(8):
+        extras = TensorDict({"masks": batch.mask(n)[None]}, batch_size=[1])
+        rows = batch.rows[n : n + 1]
+        alone = ImageBatch(batch.image(n)[None], rows, extras=extras, rows=rows, batch_size=[1])
+        # one transform after the other
+        for step in recipe:
+            alone = step(alone)
+        mask = alone.mask(0) if isinstance(alone, RaggedBatch) else alone.extras["masks"][0]
+        assert torch.equal(found.mask(n) if isinstance(found, RaggedBatch) else found.extras["masks"][n], mask)
+        assert torch.equal(found.images[n], alone.images[0])
+
+
+@pytest.mark.parametrize("transform", [ColorJitter(0.4), GaussianBlur(3), RandomRotation(9), RandomErasing(1), FLOATS])
+def test_masks_of_their_own_sizes_are_refused_by_what_moves_none(transform: Any) -> None:
+    with pytest.raises(ValueError, match="of images with sizes of their own takes no masks, which the rows have"):
+        transform(with_masks(detections(2)))
 
 
 def test_crops_behind_them_make_one_size_again() -> None:

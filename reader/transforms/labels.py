@@ -1,0 +1,80 @@
+"""Boxes of images, in extras: how they move, and which are left.
+
+In extras: boxes float32[B, K, 4] (x0, y0, x1, y1 in row pixels), of which the first box_count int32[B] are there,
+box_targets int64[B, K], masks uint8[B, H, W]. Knows no other extra and changes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+
+from reader.store import ImageBatch
+
+
+def with_moved_boxes(
+    extras: TensorDict | None, move: Callable[[torch.Tensor], torch.Tensor], masks: torch.Tensor | None = None
+) -> TensorDict | None:
+    """Return extras with moved boxes and other masks; the rest passes through, and the given extras are not changed.
+
+    move: makes [B, K, 4] of such, clipped to the new image. Boxes without area left give their slot to the next; free slots hold
+    zeros, and target -1.
+
+    Raises:
+        ValueError: boxes of another shape, or boxes without box_count.
+    """
+    if extras is None:
+        return None
+    moved: dict[str, Any] = dict(extras.items())
+    if masks is not None:
+        moved["masks"] = masks
+    if "boxes" in moved:
+        check_boxes(moved)
+        boxes, count = move(moved["boxes"]), moved["box_count"]
+        slot = torch.arange(boxes.shape[1], device=boxes.device)
+        is_there = (boxes[..., :2] < boxes[..., 2:]).all(-1) & (slot < count[:, None])
+        order = (~is_there).byte().argsort(dim=1, stable=True)
+        moved["box_count"] = left = is_there.sum(1, dtype=count.dtype)
+        is_left = slot < left[:, None]
+        moved["boxes"] = boxes.gather(1, order[..., None].expand_as(boxes)) * is_left[..., None]
+        if "box_targets" in moved:
+            moved["box_targets"] = torch.where(is_left, moved["box_targets"].gather(1, order), -1)
+    return TensorDict(moved, batch_size=extras.batch_size, device=extras.device)
+
+
+def check_boxes(extras: Mapping[str, Any]) -> None:
+    """Raise ValueError where extras have boxes of another shape, or no box_count beside them."""
+    if extras["boxes"].ndim != 3 or "box_count" not in extras:
+        raise ValueError(
+            f"extras' boxes have the shape {list(extras['boxes'].shape)}, expected [B, K, 4] and box_count [B] beside them."
+            " Rename those that are not boxes."
+        )
+
+
+def masks_in(extras: TensorDict | None) -> torch.Tensor | None:
+    """Return the masks uint8[B, H, W], None where there are none; raises ValueError where they have another shape."""
+    masks = None if extras is None else extras.get("masks", None)
+    if masks is not None and masks.ndim != 3:
+        raise ValueError(
+            f"extras' masks have the shape {list(masks.shape)}, expected [B, H, W]. Rename those that are not masks."
+        )
+    return masks
+
+
+def labels_in_place(batch: ImageBatch, index: torch.Tensor, part: ImageBatch) -> dict[str, Any]:
+    """Return the content and extras of a batch, with boxes and masks of a part of it in place of its rows', int64[P].
+
+    Those of the others stay what they are, to the bit.
+    """
+    content, extras = batch.content, batch.extras
+    if content is not None and part.content is not None:
+        content = content.index_copy(0, index, part.content)
+    if extras is not None and part.extras is not None:
+        extras = extras.clone(recurse=False)
+        for name, value in part.extras.items():
+            if name in ("boxes", "box_count", "box_targets", "masks"):
+                extras.set(name, extras.get(name).index_copy(0, index, value))
+    return {"content": content, "extras": extras}
