@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from reader.described import Described
-from reader.host_values import sent
 from reader.store import replaced
 from reader.transforms.fills import Fill, class_beyond, levels_beyond
 from reader.transforms.kernels.regions import Numbers
@@ -55,7 +55,7 @@ class Padding(Described):
         """
         if not sides.any():
             return view
-        windows = whole(view.sizes) + sides * [-1, -1, 1, 1]
+        windows = whole(view.sizes) + sides * np.array([-1, -1, 1, 1])
         size = view.size
         if size is not None:
             left, top, right, bottom = (sides if len(sides) else self.sides)[0].tolist()
@@ -77,10 +77,8 @@ class Padding(Described):
         if masks is not None:
             repeated = self._repeated(masks[..., None], (left, top, right, bottom))[..., 0]
             extras = with_moved_boxes(extras, lambda boxes: boxes, repeated)
-        content = padded.content
-        if content is not None:
-            content = sent(torch.from_numpy(content[:, [1, 0, 3, 2]].astype(np.int32)), pixels.device)
-        return View.of(self, replaced(batch, pixels=pixels, content=content, extras=extras))
+        made = replaced(batch, pixels=pixels, content=None, extras=extras)
+        return replace(View.of(self, made), content=padded.content)
 
     def _repeated(self, pixels: torch.Tensor, sides: Sequence[int]) -> torch.Tensor:
         """Pad uint8[B, H, W, C] by its own pixels."""

@@ -56,6 +56,11 @@ class Regions(NamedTuple):
         windows = np.concatenate([np.zeros_like(sizes), sizes], 1)
         return cls(images, windows, sizes, windows, np.zeros_like(images[:, 0]))
 
+    def at(self, rows: slice) -> Regions:
+        """Return the regions of some images."""
+        images, boxes, sizes, windows, flags = (each[rows] for each in self[:5])
+        return self._replace(images=images, boxes=boxes, sizes=sizes, windows=windows, flags=flags)
+
     def are_resized(self) -> bool:
         """Say whether boxes become larger or smaller."""
         return not np.array_equal(self.boxes[:, 2:] - self.boxes[:, :2], self.sizes)
@@ -94,7 +99,7 @@ def write_regions(
         return _nearest(pixels, regions, channels, there).reshape(-1)
     for n, start in enumerate(places.tolist()):
         shape = heights[n], widths[n], channels
-        part = Regions(*(each[n : n + 1] for each in regions[:5]))
+        part = regions.at(slice(n, n + 1))
         made = _nearest(pixels, part, channels, there)[0] if is_nearest else _resized(pixels, part, channels, there)
         result[start : start + made.numel()].view(shape).copy_(made)
     return result
