@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from packer.clock import Profile
 from reader.format.row_kinds import RowKind, row_kind
 
 
@@ -65,7 +64,6 @@ class PackReport:
         gone: rows of that store whose input is no more.
         has_own_sizes: rows have sizes of their own.
         has_masks: rows have masks.
-        profile: "main", "commit", "worker 1" and so on -> stage -> seconds.
         splits: name of a split -> its report; empty where there are none.
         part: "2/4" where only that part was packed: all counts are the part's, and there is no store yet; else "".
         is_in_place: OUT holds this store; False where more was rejected than allowed, so that the store before stays.
@@ -97,7 +95,6 @@ class PackReport:
     gone: int = 0
     has_own_sizes: bool = False
     has_masks: bool = False
-    profile: Profile = field(default_factory=dict, repr=False)
     splits: dict[str, PackReport] = field(default_factory=dict)
     part: str = ""
     is_in_place: bool = True

@@ -17,7 +17,7 @@ DEFAULTS = {option.name: option.default for option in dataclasses.fields(PackOpt
 
 
 def test_the_command_has_every_option() -> None:
-    names = {param.name for param in build.params} - {"images", "out", "nul", "profile", "as_json", "quiet"}
+    names = {param.name for param in build.params} - {"images", "out", "nul", "as_json", "quiet"}
     assert names == DEFAULTS.keys() - {"progress"}
 
 

@@ -23,7 +23,7 @@ _SECTIONS = {
     " --compress",
     "Labels": "--target-column --text-column --missing --classes --boxes --masks --mask-values",
     "Failures": "--max-rejects --timeout",
-    "Performance": "--workers --profile",
+    "Performance": "--workers",
     "Distributed": "--part --engine",
     "Output": "--overwrite --shuffle --json --quiet --help",
 }

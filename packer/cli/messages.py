@@ -7,8 +7,6 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from packer.cli.terminal import aligned
-from packer.clock import STAGES, Profile, added
 from packer.option_names import written
 from packer.text import spans
 from reader.format.shown import shown
@@ -270,20 +268,3 @@ def _some(names: tuple[str, ...]) -> str:
         return ""
     some = ", ".join(shown(name, most=_NAME_CHARACTERS) for name in names[:5])
     return f" ({some}{', ...' if len(names) > 5 else ''})"
-
-
-def profile_table(profile: Profile, columns: int | None) -> str:
-    """Draw a line for each process or thread, a column for each stage; the workers' sum comes last, where there are several.
-
-    columns: of the terminal; None: there is none.
-    """
-    workers = [stages for name, stages in profile.items() if name.startswith("worker")]
-    lines = dict(profile)
-    if len(workers) > 1:
-        lines |= {"workers": added([{"": stages} for stages in workers])[""]}
-    stages = [stage for stage in STAGES if any(stage in line for line in lines.values())]
-    cells = [["seconds", *stages, "all"]]
-    for name, line in lines.items():
-        known = [f"{line[stage]:.2f}" if stage in line else "" for stage in stages]
-        cells.append([name, *known, f"{sum(line.values()):.2f}"])
-    return "\n".join(aligned(cells, columns))

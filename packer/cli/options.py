@@ -154,7 +154,6 @@ RUN = combined(
         metavar="SECONDS",
         help="Longest that one image may take.",
     ),
-    click.option("--profile", is_flag=True, help="Also print where the seconds went, by stage and process."),
     REPORT,
 )
 # Of `subset` and `merge`.

@@ -42,7 +42,6 @@ def print_packed(
     max_rejects: str,
     *,
     has_said_found: bool,
-    profile: bool,
     as_json: bool,
     quiet: bool,
     is_new: bool = False,
@@ -51,11 +50,10 @@ def print_packed(
 
     has_said_found: the progress of this pack named its layout.
     """
-    table = [messages.profile_table(report.profile, columns_of(sys.stdout))] if profile and report.profile else []
     # of a pack that finds its store finished, the seconds are none
     is_done = is_new and report.seconds and not report.too_many_rejects and not report.part
     step = [messages.next_step(report)] if is_done else []
-    text = "\n".join([messages.summary(report, has_said_found=has_said_found), *table, *step])
+    text = "\n".join([messages.summary(report, has_said_found=has_said_found), *step])
     print_report(report, text, as_json=as_json, quiet=quiet, notes=report.notes)
     if report.too_many_rejects:
         return fail(messages.too_many_rejects(report, max_rejects), EXIT_REJECTS)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import time
 from typing import TYPE_CHECKING
 
-from packer.clock import Profile, StageClock
 from packer.errors import EngineError, PackError, SourceError, UnreadableError
 from packer.option_names import OVERWRITE, Option
 from packer.packing.committer import Committer
@@ -57,8 +57,6 @@ class Build:
         inputs, options = packing.inputs, packing.options
         self._making, self._to, self._out, part = making, making.to, making.folder, making.part
         self._inputs, self._options, self._split = inputs, options, packing.split
-        self._clock = StageClock("begin")
-        self._profile: Profile = {}
         geometry = Geometry.of(packing.shape, options)
         self._job = pack_job(inputs, self._out.absolute(), geometry, options, packing.make_job)
         self._sizes = expected_sizes(self._job.layout, inputs) if part is None else {}
@@ -72,30 +70,27 @@ class Build:
         """What commits its blocks, once the destination is locked."""
         return self._making.log(self._job.layout)
 
-    def divide(self, clock: StageClock) -> None:
+    def divide(self) -> None:
         """Divide the inputs into blocks, for which headers are read where rows have sizes of their own.
 
         Called before the stage is locked: processes that read headers would hold it too.
         """
-        if self._job.layout.size is None:
-            clock.enter("sizes")
         making = self._making
         division = divide(self._inputs, self._split, self._job.layout, self._options, making.whole, making.part)
-        clock.enter("begin")
         self._span, self._block_inputs = division.span, division.block_inputs
         self._sizes[PIXELS] = division.pixels_bytes
         self._committed = Committed(self._span.start)
 
-    def run(self, clock: StageClock) -> PackReport:
+    def run(self, started: float) -> PackReport:
         """Make the store and report it, or the part: sealed, and to be published.
 
         Args:
-            clock: of this store alone.
+            started: when work on it began, by time.perf_counter().
 
         Raises:
             PackError: nothing could be packed, or something failed on the way; says how to resume.
         """
-        self._clock, lock = clock, self._making.lock
+        self._started, lock = started, self._making.lock
         self._job = dataclasses.replace(self._job, lock=(str(lock.path.absolute()), lock.content))
         try:
             (self._out / journals.FOLDER).mkdir(parents=True, exist_ok=True)
@@ -134,11 +129,9 @@ class Build:
             if self._options.update or journals.read_header(self._out).update:
                 self._reuse(header)
             self._take_room()
-            self._clock.enter("serve")
             self._run_blocks(header.block_inputs)
             if part is not None:
                 return self._completed(self._part_report(part), resumed_from)
-            self._clock.enter("seal")
             sealed = seal(self._log, header, self._job.layout, self._inputs)
         finally:
             self._log.close()
@@ -234,15 +227,12 @@ class Build:
                 self._take(result)
                 committer.put(result)
                 ready()
-            self._clock.enter("wait")
             if committer is not None:
                 committer.finish()
         finally:
             engine.close()
             if committer is not None:
                 committer.close()
-                self._profile["commit"] = committer.stages()
-            self._profile |= engine.profile
 
     def _take(self, result: Result) -> None:
         """Count a block that was written."""
@@ -270,14 +260,12 @@ class Build:
 
     def _completed(self, report: PackReport, resumed_from: int) -> PackReport:
         """Add to a report what this run alone knows."""
-        stages = self._clock.seconds()
-        seconds, changed = sum(stages.values()), self._committed.changed
+        seconds, changed = time.perf_counter() - self._started, self._committed.changed
         return dataclasses.replace(
             report,
             seconds=seconds,
             images_per_second=(report.inputs - resumed_from) / seconds,
             resumed_from=resumed_from,
-            profile={"main": stages, **self._profile},
             source_bytes=self._committed.source_bytes,
             kept=self._committed.reused,
             gone=0 if self._reused is None else self._reused.gone(self._inputs.paths),

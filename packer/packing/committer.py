@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import threading
 
-from packer.clock import StageClock
 from packer.store.blocks import Result
 from packer.store.journal import CommitLog
 
@@ -25,7 +24,6 @@ class Committer:
         # bounded: what waits here is lost in a crash, and a disk slower than the decoders must slow them down
         self._results: queue.Queue[Result | None] = queue.Queue(_PENDING_BLOCKS * workers)
         self._error: BaseException | None = None
-        self._clock = StageClock("wait")
         self._thread = threading.Thread(target=self._commit, name="pixpack-committer", daemon=True)
         self._thread.start()
 
@@ -47,22 +45,17 @@ class Committer:
             self._results.put(None)
             self._thread.join()
 
-    def stages(self) -> dict[str, float]:
-        """Return the seconds of each stage of its thread; to be asked when that has ended."""
-        return self._clock.seconds()
-
     def _commit(self) -> None:
         last = False
         try:
             while not last:
-                self._clock.enter("wait")
                 batch = [self._results.get()]
                 while len(batch) < self._results.maxsize and not self._results.empty():
                     batch.append(self._results.get())
                 last = None in batch
                 results = [result for result in batch[: batch.index(None) if last else None] if result is not None]
                 if results:
-                    self._log.commit(results, self._clock)
+                    self._log.commit(results)
         except BaseException as e:  # it belongs to the caller: `put` and `finish` raise it
             self._error = e
             while not last:  # `put` must never wait for a thread that is gone

@@ -9,6 +9,7 @@ import functools
 import hashlib
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from packer.clock import StageClock
 from packer.errors import DecodeError, OptionsError, ScanError, SourceError
 from packer.inputs.class_lists import MOST_CLASSES
 from packer.inputs.paths import Paths
@@ -92,7 +92,7 @@ def pack_dataset(dataset: MapDataset, out: str | os.PathLike[str], options: Data
         >>> pack_dataset([(image, n % 2) for n, image in enumerate(pixels)], out_path, workers=1).rows
         10
     """
-    clock, to = StageClock("begin"), Folder(resolved_out(out))
+    started, to = time.perf_counter(), Folder(resolved_out(out))
     to.recover()
     if options.has_own_sizes:
         raise OptionsError(
@@ -121,7 +121,7 @@ def pack_dataset(dataset: MapDataset, out: str | os.PathLike[str], options: Data
         only=None if options.size else first.size,
         class_count=len(inputs.classes),
     )
-    return pack_parts({"": inputs}, to, pack_options, clock, make_job)
+    return pack_parts({"": inputs}, to, pack_options, started, make_job)
 
 
 @dataclass(frozen=True)
@@ -170,19 +170,19 @@ class DatasetJob(PackJob):
     only: tuple[int, int] | None = None
     class_count: int = 0
 
-    def row_maker(self, in_flight: InFlight, clock: StageClock) -> DatasetRows:
+    def row_maker(self, in_flight: InFlight) -> DatasetRows:
         """Make what makes the rows, in the process of a worker."""
         # as torch's DataLoader does: the threads of a forked process are gone
         if torch := sys.modules.get("torch"):
             torch.set_num_threads(1)
-        return DatasetRows(self, in_flight, clock)
+        return DatasetRows(self, in_flight)
 
 
 class DatasetRows:
     """Makes rows of a dataset's items."""
 
-    def __init__(self, job: DatasetJob, in_flight: InFlight, clock: StageClock) -> None:
-        self._job, self._in_flight, self._clock = job, in_flight, clock
+    def __init__(self, job: DatasetJob, in_flight: InFlight) -> None:
+        self._job, self._in_flight = job, in_flight
 
     def expect(self, task: Task) -> None:
         """Do nothing: the dataset reads by itself."""
@@ -209,10 +209,8 @@ class DatasetRows:
         if job.only not in (None, image.size):
             raise DecodeError(f"it has {image.width} x {image.height} pixels, the first item {job.only}; give a size")
         target = job.kind.checked(target, job.class_count)
-        self._clock.enter("resize")
         image = to_mode(image, _MODES[job.rows.channels])
         row_image, content = job.geometry.to_row(image, job.geometry.resized(*image.size))
-        self._clock.enter("other")
         attempt.line = Sample(path, target, None, None, *image.size, {"decoder": "dataset"}).encode()
         attempt.row = Row(row_image.tobytes(), content, *image.size)
 

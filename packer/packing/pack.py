@@ -8,10 +8,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from packer.clock import StageClock
 from packer.errors import OptionsError, ScanError, SourceError
 from packer.inputs.class_lists import has_multi_hot, load_classes
 from packer.inputs.samples import Inputs
@@ -81,10 +81,15 @@ def pack_parts(
     parts: dict[str, Inputs],
     to: Folder,
     options: PackOptions,
-    clock: StageClock,
+    started: float,
     make_job: Callable[..., PackJob] = PackJob,
 ) -> PackReport:
-    """Pack each split into a store of a destination, or all there is into the one; make_job takes the fields of a PackJob."""
+    """Pack each split into a store of a destination, or all there is into the one.
+
+    Args:
+        started: when the call began, by time.perf_counter().
+        make_job: takes the fields of a PackJob.
+    """
     finished = _finished(parts, to, options)
     unfinished = [split for split in parts if split not in finished]
     if unfinished:
@@ -92,11 +97,9 @@ def pack_parts(
     # where all are finished, nothing will be decoded
     shape = options.least_sides or (1, 1)
     if unfinished and options.least_sides is None:
-        clock.enter("sizes")
         shape = common_size(parts, options, to.out)
-        clock.enter("begin")
     packings = {split: Packing(parts[split], shape, options, split, make_job) for split in unfinished}
-    made = _build(packings, [*parts], to, options, clock) if packings else {}
+    made = _build(packings, [*parts], to, options, started) if packings else {}
     reports = {split: (finished | made)[split] for split in parts}
     return reports[""] if "" in reports else summed_report(to.out, reports)
 
@@ -106,21 +109,21 @@ def _build(
     splits: Sequence[str],
     to: Folder,
     options: PackOptions,
-    clock: StageClock,
+    started: float,
 ) -> dict[str, PackReport]:
     """Build stores one after the other, publish all splits together, and return the report of each that was built."""
     builds: dict[str, Build] = {}
     for split, packing in packings.items():
         making = to.store(split)
         builds[split] = Build(packing, making)
-        builds[split].divide(clock)
+        builds[split].divide()
     reports: dict[str, PackReport] = {}
     kept = [split for split in splits if split not in packings]
     try:
         with to.begin(options, splits, kept=kept):
             for split, build in builds.items():
-                reports[split] = build.run(clock)
-                clock = StageClock("begin")
+                reports[split] = build.run(started)
+                started = time.perf_counter()
             replaces = any(to.store(split).old for split in packings)
             if replaces and any(report.too_many_rejects for report in reports.values()):
                 return {split: dataclasses.replace(report, is_in_place=False) for split, report in reports.items()}
@@ -158,8 +161,7 @@ def pack_sources(
 
     check: called with the inputs of each split before anything is made, to raise where they may not be packed.
     """
-    sources = named_sources(images)
-    clock = StageClock("list")
+    started, sources = time.perf_counter(), named_sources(images)
     guard_standard_streams()
     _check_libraries(options)
     check_destination(sources, to.out)
@@ -174,12 +176,11 @@ def pack_sources(
     count, layout = sum(map(len, parts.values())), next(iter(parts.values())).layout
     found = [counted(count, "image", "images"), *([layout] if layout else [])]
     notify(Progress("list", count, count, found=", ".join(found)))
-    clock.enter("begin")
     if options.engine == "ray" and not all(map(to.is_finished, parts)):
         from packer.packing.ray import pack_by_ray
 
         return pack_by_ray(parts, to, options, pack_parts)
-    return pack_parts(parts, to, options, clock)
+    return pack_parts(parts, to, options, started)
 
 
 def _away(error: ScanError | SourceError, sources: list[str], target: Path) -> Exception:

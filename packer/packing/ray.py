@@ -5,11 +5,11 @@ IMAGES and OUT are where all nodes see them. A task packs its part as `pack --pa
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from packer.clock import StageClock
 from packer.errors import EngineError, PackError
 from packer.inputs.samples import Inputs
 from packer.option_names import Option
@@ -22,7 +22,7 @@ from packer.store.part_folder import PartFolder
 from packer.store.parts import Part
 from reader.tuning import tuning
 
-PackParts = Callable[[dict[str, Inputs], PartFolder, PackOptions, StageClock], PackReport]
+PackParts = Callable[[dict[str, Inputs], PartFolder, PackOptions, float], PackReport]
 # Far more parts than CPUs of a cluster: a node that is lost, or slow, then costs little.
 _MOST_PARTS = 1000
 # A node may be lost while its parts are tried again.
@@ -73,7 +73,7 @@ def _pack_part(
     parts: dict[str, Inputs], out: Any, part: Part, options: PackOptions, pack: PackParts
 ) -> tuple[int, int]:
     """Pack one part in a process of Ray; returns its inputs and rejects."""
-    report = pack(parts, PartFolder(out, part), replace(options, part=str(part)), StageClock("begin"))
+    report = pack(parts, PartFolder(out, part), replace(options, part=str(part)), time.perf_counter())
     return report.inputs, report.rejected
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import os
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Protocol
@@ -64,8 +63,6 @@ class Native:
     resize: ResizeOf | None = None
     sums: SumsOf | None = None
     crc32: Crc32Of = zlib.crc32
-    # what row() has taken in this process to resize
-    resize_seconds: Callable[[], float] = float
     # of the libjpeg-turbo that it decodes with; "" where it does not decode
     version: str = ""
     reason: str = ""
@@ -81,7 +78,7 @@ def native() -> Native:
         built = functions()
     except ImportError as e:
         return Native(reason=str(e), is_missing=True)
-    known = Native(None, built.resize, built.sums, built.crc32, built.resize_seconds)
+    known = Native(None, built.resize, built.sums, built.crc32)
     version = _library_version(built)
     if version is None or not _OLDEST <= _numbers(version) <= _NEWEST:
         found = f"it runs with libjpeg-turbo {version or 'of unknown version'}, expected 2.1 to 3.2"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from packer.clock import StageClock
 from packer.options import MAX_PIXELS
 from packer.pixels.compiled import RowPlan, native
 from packer.pixels.formats import jpeg
@@ -38,11 +37,9 @@ class Decoder:
         exact: bool = False,
         max_pixels: int = MAX_PIXELS,
         bit_depth: int = 16,
-        clock: StageClock | None = None,
     ) -> None:
         self._rules = RowRules(geometry, _MODES[channels], exact, max_pixels, bit_depth)
-        self._clock = clock or StageClock("decode")
-        self._one_pass, self._resize_seconds = native().row, native().resize_seconds
+        self._one_pass = native().row
         self._made: PictureDecoder | None = None
 
     def row(self, data: bytes) -> Row:
@@ -101,7 +98,7 @@ class Decoder:
         if self._made is None:
             from packer.pixels.pictures import PictureDecoder
 
-            self._made = PictureDecoder(self._rules, self._clock)
+            self._made = PictureDecoder(self._rules)
         return self._made
 
     def _native_row(self, data: bytes, header: jpeg.JpegHeader) -> Row | None:
@@ -109,11 +106,9 @@ class Decoder:
         if self._one_pass is None or (plan := self.plan(header.width, header.height)) is None:
             return None
         done = self.done(header.width, header.height)
-        before = self._resize_seconds()
         pixels = self._one_pass(data, *plan)
         if pixels is None:
             return None
-        self._clock.charge("resize", self._resize_seconds() - before)
         return Row(pixels, self.content(header.width, header.height), header.width, header.height, done)
 
 

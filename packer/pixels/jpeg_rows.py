@@ -6,7 +6,6 @@ import dataclasses
 
 import numpy as np
 
-from packer.clock import StageClock
 from packer.errors import DecodeError
 from packer.pixels.geometry import Geometry
 from packer.pixels.row import Row, RowDecoder
@@ -24,22 +23,18 @@ class JpegRowDecoder:
         form: "jpeg:95".
     """
 
-    def __init__(
-        self, decoder: RowDecoder, geometry: Geometry, form: str, channels: int, clock: StageClock | None
-    ) -> None:
-        self._decoder, self._clock = decoder, clock or StageClock("decode")
+    def __init__(self, decoder: RowDecoder, geometry: Geometry, form: str, channels: int) -> None:
+        self._decoder = decoder
         self._sides = geometry.common_sides
         self._lossy = frames.LossyPacker(form, channels)
 
     def row(self, data: bytes) -> Row:
         """Decode one image into a row; raises DecodeError."""
         row = self._decoder.row(data)
-        self._clock.enter("compress")
         height, width = self._sides or row.content[2:]
         try:
             made = self._lossy.pack(np.frombuffer(row.pixels, np.uint8), height, width)
         except RowSizeError as e:
             raise DecodeError(str(e)) from e
-        self._clock.enter("decode")
         done = row.done | {SQUARED_ERROR: made.squared_error}
         return dataclasses.replace(row, pixels=made.pixels.tobytes(), frame=made.frame, done=done)

@@ -10,7 +10,6 @@ import warnings
 import numpy as np
 from PIL import Image
 
-from packer.clock import StageClock
 from packer.errors import DecodeError, JpegError
 from packer.pixels.formats import jpeg, plugins
 from packer.pixels.formats.opening import UPRIGHT, header_orientation, lift_limits, load_image, open_image, plain
@@ -23,8 +22,8 @@ from packer.pixels.row_rules import RowRules
 class PictureDecoder:
     """Turns bytes of any image into rows; one a process."""
 
-    def __init__(self, rules: RowRules, clock: StageClock) -> None:
-        self._rules, self._clock = rules, clock
+    def __init__(self, rules: RowRules) -> None:
+        self._rules = rules
         self._jpeg = JpegDecoder()
         lift_limits()
 
@@ -99,7 +98,6 @@ class PictureDecoder:
         self, image: Image.Image, size: tuple[int, int], orientation: int, scale: int, done: dict[str, object]
     ) -> Row:
         width, height = size[::-1] if orientation >= 5 else size
-        self._clock.enter("resize")
         if orientation in UPRIGHT:
             image = image.transpose(UPRIGHT[orientation])
             done["exif_orientation"] = orientation

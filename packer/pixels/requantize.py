@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from packer.clock import StageClock
 from packer.errors import NotRequantized
 from packer.options import CHANNELS, MAX_PIXELS, RowOptions
 from packer.pixels.decode import Decoder
@@ -101,42 +100,38 @@ class Recoder:
 class RequantizingDecoder:
     """As a Decoder, but a row is what the requantized JPEG decodes to, without DCT scaling."""
 
-    def __init__(self, quality: int, decoder: Decoder, *, max_pixels: int, clock: StageClock | None) -> None:
+    def __init__(self, quality: int, decoder: Decoder, *, max_pixels: int) -> None:
         self._recoder, self._decoder = Recoder(quality, max_pixels=max_pixels), decoder
-        self._clock = clock or StageClock("decode")
 
     def row(self, data: bytes) -> Row:
         """Decode one image into a row; raises DecodeError."""
-        self._clock.enter("requantize")
         recoded = self._recoder.recode(data)
-        self._clock.enter("decode")
         row = self._decoder.row(recoded.data)
         done = row.done | {"requantized": not recoded.kept} | ({"kept": recoded.kept} if recoded.kept else {})
         return dataclasses.replace(row, done=done)
 
 
-def row_decoder(geometry: Geometry, options: RowOptions, clock: StageClock | None = None) -> RowDecoder:
+def row_decoder(geometry: Geometry, options: RowOptions) -> RowDecoder:
     """Return what makes the rows of a pack."""
-    decoder = _image_decoder(geometry, options, clock)
+    decoder = _image_decoder(geometry, options)
     if not jpeg_quality(options.form):
         return decoder
     from packer.pixels.jpeg_rows import JpegRowDecoder
 
-    return JpegRowDecoder(decoder, geometry, options.form, CHANNELS[options.channels], clock)
+    return JpegRowDecoder(decoder, geometry, options.form, CHANNELS[options.channels])
 
 
-def _image_decoder(geometry: Geometry, options: RowOptions, clock: StageClock | None) -> Decoder | RequantizingDecoder:
+def _image_decoder(geometry: Geometry, options: RowOptions) -> Decoder | RequantizingDecoder:
     decoder = Decoder(
         geometry,
         channels=options.channels,
         exact=options.is_exact,
         max_pixels=options.max_pixels,
         bit_depth=options.bit_depth,
-        clock=clock,
     )
     if options.requantize is None:
         return decoder
-    return RequantizingDecoder(options.requantize, decoder, max_pixels=options.max_pixels, clock=clock)
+    return RequantizingDecoder(options.requantize, decoder, max_pixels=options.max_pixels)
 
 
 def pixel_versions(options: Mapping[str, Any]) -> dict[str, object]:

@@ -17,7 +17,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packer.clock import StageClock
 from packer.errors import JournalError
 from packer.store.blocks import Result
 from packer.store.files import sync_folder, sync_names, write_atomically
@@ -153,17 +152,10 @@ class CommitLog:
         # its creator may have been killed before this step
         sync_folder(self._path.parent)
 
-    def commit(self, results: list[Result], clock: StageClock | None = None) -> None:
-        """Make blocks durable: their rows, then their lines, which are on disk when it returns.
-
-        Args:
-            clock: told what takes time.
-        """
-        clock = clock or StageClock("other")
+    def commit(self, results: list[Result]) -> None:
+        """Make blocks durable: their rows, then their lines, which are on disk when it returns."""
         self.check()
-        clock.enter("sync")
         self._save(results)
-        clock.enter("journal")
         lines = b""
         for result in results:
             self._inputs_stop, self._rows_stop = self._inputs_stop + result.inputs, self._rows_stop + result.rows

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from packer.clock import added
 from packer.inputs.samples import Inputs
 from packer.pixels.layout import RowLayout
 from packer.report import PackReport
@@ -99,7 +98,6 @@ def summed_report(out: Path, reports: dict[str, PackReport]) -> PackReport:
         notes=[note for report in each for note in report.notes],
         changed=next((report.changed for report in each if report.changed), ""),
         changed_paths=[path for report in each for path in report.changed_paths][:CHANGES_NAMED],
-        profile=added(report.profile for report in each),
         splits=reports,
         is_in_place=all(report.is_in_place for report in each),
     )

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from packer.clock import StageClock
 from packer.errors import DecodeError, EngineError, SourceError
 from packer.options import RowOptions
 from packer.pixels.decode import serves
@@ -65,13 +64,13 @@ class PackJob:
     # of the folder that rows are written to: its file, and what that must say; "": nothing holds it
     lock: tuple[str, bytes] = ("", b"")
 
-    def worker(self, in_flight: Marks | None, clock: StageClock) -> BlockWorker:
+    def worker(self, in_flight: Marks | None) -> BlockWorker:
         """Make what does this job in a process of its own."""
-        return BlockWorker(self, in_flight, clock)
+        return BlockWorker(self, in_flight)
 
-    def row_maker(self, in_flight: InFlight, clock: StageClock) -> RowMaker:
+    def row_maker(self, in_flight: InFlight) -> RowMaker:
         """Make what makes the rows, in the process of a worker."""
-        return ImageRows(self, in_flight, clock)
+        return ImageRows(self, in_flight)
 
     def import_ahead(self, paths: Sequence[str]) -> None:
         """Import what decoding these inputs needs in a process that forks workers, which then need not, each by itself."""
@@ -122,12 +121,12 @@ class RowMaker(Protocol):
 class BlockWorker:
     """Decodes blocks and holds their rows until their offset is known."""
 
-    def __init__(self, job: PackJob, in_flight: Marks | None = None, clock: StageClock | None = None) -> None:
-        self._job, self._clock = job, clock or StageClock("other")
+    def __init__(self, job: PackJob, in_flight: Marks | None = None) -> None:
+        self._job = job
         self._in_flight = InFlight(in_flight, job.pauses)
-        self._maker = job.row_maker(self._in_flight, self._clock)
+        self._maker = job.row_maker(self._in_flight)
         self.expect = self._maker.expect
-        self._rows = _row_buffer(job.layout, self._clock)
+        self._rows = _row_buffer(job.layout)
         self._held: dict[int, DecodedRows] = {}
         self._files: dict[str, int] = {}
 
@@ -139,12 +138,10 @@ class BlockWorker:
             self._make(task, index, result)
         self._in_flight.mark(-1)
         self._held[task.block] = self._rows.finish(result)
-        self._clock.enter("other")
         return result
 
     def write(self, block: int, offset: int) -> None:
         """Write a decoded block's rows at a byte of the file of rows, and their masks where they belong; others sync both."""
-        self._clock.enter("write")
         rows, end = self._held.pop(block), offset
         for chunk in rows.chunks:
             self._write(self._job.pixels_path, chunk, end)
@@ -152,7 +149,6 @@ class BlockWorker:
         if rows.masks:
             self._write(self._job.masks_path, memoryview(rows.masks), self._job.layout.mask_bytes(offset))
         self._rows.reuse(rows)
-        self._clock.enter("other")
 
     def _write(self, path: str, data: memoryview, offset: int) -> None:
         if path not in self._files:
@@ -178,7 +174,6 @@ class BlockWorker:
 
     def _attempt(self, task: Task, index: int) -> Attempt:
         """Read and decode one input; whatever is wrong with it, it costs no other."""
-        self._clock.enter("read")
         attempt = Attempt()
         try:
             if index in task.refused:
@@ -199,7 +194,6 @@ class BlockWorker:
                 ) from e
             # the reason names the kind for a report
             attempt.reason = f"it made the decoder fail ({type(e).__name__}: {e})"
-        self._clock.enter("other")
         return attempt
 
     def _add(self, result: Result, row: Row, attempt: Attempt) -> None:
@@ -215,22 +209,22 @@ class BlockWorker:
         result.pixel_count += (y1 - y0) * (x1 - x0)
 
 
-def _row_buffer(layout: RowLayout, clock: StageClock) -> RowBuffer:
+def _row_buffer(layout: RowLayout) -> RowBuffer:
     """Return what takes rows of this layout."""
     if not layout.is_compressed:
-        return row_buffer(layout, clock)
+        return row_buffer(layout)
     # numpy and zstd, which raw rows do without
     from packer.workers.frame_buffer import FrameBuffer
 
-    return FrameBuffer(layout, clock)
+    return FrameBuffer(layout)
 
 
 class ImageRows:
     """Reads images from their sources and decodes them, or reuses their rows."""
 
-    def __init__(self, job: PackJob, in_flight: InFlight, clock: StageClock) -> None:
-        self._job, self._in_flight, self._clock = job, in_flight, clock
-        self._decoder = row_decoder(job.geometry, job.rows, clock)
+    def __init__(self, job: PackJob, in_flight: InFlight) -> None:
+        self._job, self._in_flight = job, in_flight
+        self._decoder = row_decoder(job.geometry, job.rows)
         self._fetcher = _fetcher(job.root)
         self._reused = _reused_rows(*job.reused_store)
 
@@ -255,21 +249,17 @@ class ImageRows:
 
         data, attempt.source = self._in_flight.patiently(index, read)
         attempt.source_bytes = len(data)
-        self._clock.enter("checksum")
         sha256 = hashlib.sha256(data).hexdigest()
         row, target = None, task.targets[index - task.start]
         if self._reused is not None and index in task.reused:
-            self._clock.enter("read")
             start = line_start(path, target, len(data), sha256)
             if (found := self._reused.row(*task.reused[index], start)) is not None:
                 row, attempt.line = found
                 attempt.is_reused = True
-        self._clock.enter("decode")
         if row is None:
             row = self._decoder.row(data)
         if task.masks:
             attempt.mask, attempt.mask_values = self._mask(index, task.masks[index - task.start], row, attempt)
-        self._clock.enter("other")
         # a mask may have added to what was done
         if not attempt.line or task.masks:
             attempt.line = Sample(path, target, len(data), sha256, row.width, row.height, row.done).encode()
@@ -284,9 +274,7 @@ class ImageRows:
         job = self._job
         read = functools.partial(job.mask_source(path).read, max_pixels=job.rows.max_pixels)
         try:
-            self._clock.enter("read")
             data, attempt.mask_source = self._in_flight.patiently(index, read)
-            self._clock.enter("decode")
             return mask_row(data, row, job.geometry, classes=job.mask_classes)
         except DecodeError as e:
             raise DecodeError(f"its mask {path}: {e}") from e

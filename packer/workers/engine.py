@@ -18,7 +18,6 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from packer.clock import Profile
 from packer.errors import EngineError, SourceError
 from packer.store.blocks import Result, Task
 from packer.workers.processes import Closable, Job, Marks, exit_reason, start_context, start_worker
@@ -46,7 +45,6 @@ class _Block:
 class _Worker:
     """A worker as the engine knows it; blocks: by number, those that it has not written. still: seconds without a change."""
 
-    name: str
     process: BaseProcess
     pipe: Connection
     marks: Marks
@@ -54,7 +52,6 @@ class _Worker:
     decoded: set[int] = field(default_factory=set)
     changes: int = -1
     still: float = 0.0
-    stages: dict[str, float] = field(default_factory=dict)
 
     def send(self, *message: object) -> None:
         with contextlib.suppress(OSError):  # it has ended, as its pipe will say
@@ -89,9 +86,7 @@ class LocalEngine:
     def __init__(self, job: Job, *, workers: int, timeout: float, inherited: Sequence[Closable] = ()) -> None:
         self._job, self._count, self._timeout, self._inherited = job, workers, timeout, inherited
         self._context, self._limits = start_context(), tuning()
-        self.profile: Profile = {}
         self._workers: list[_Worker] = []
-        self._started = 0
         # by number: those that are not given back, in order, and of these those that a lost worker had
         self._blocks: dict[int, _Block] = {}
         self._waiting: dict[int, _Block] = {}
@@ -211,7 +206,7 @@ class LocalEngine:
             if block.offset is not None:
                 self._write(block)
         else:
-            number, worker.stages = content
+            number = content[0]
             worker.blocks.pop(number).is_written = True
             worker.decoded.remove(number)
             self._idle_deaths = 0
@@ -246,8 +241,7 @@ class LocalEngine:
 
     def _start(self) -> None:
         inherited = [*self._inherited, *(worker.pipe for worker in self._workers)]
-        self._started += 1
-        self._workers.append(_Worker(f"worker {self._started}", *start_worker(self._context, self._job, inherited)))
+        self._workers.append(_Worker(*start_worker(self._context, self._job, inherited)))
 
     def _end(self, worker: _Worker) -> None:
         """End a worker; it has still the blocks that it leaves behind."""
@@ -255,7 +249,6 @@ class LocalEngine:
         worker.process.join(_JOIN_SECONDS)
         worker.pipe.close()
         self._workers.remove(worker)
-        self.profile[worker.name] = worker.stages
 
     def _lose(self, worker: _Worker, reason: str) -> None:
         """End a worker and have its blocks decoded again; the second time its image in hand is refused for the reason."""

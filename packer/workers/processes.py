@@ -18,7 +18,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from packer.clock import StageClock
 from packer.errors import EngineError, PackError
 from packer.sources.roots import retried
 from packer.store.blocks import Result, Task
@@ -53,7 +52,7 @@ class Worker(Protocol):
 class Job(Protocol):
     """What all blocks have in common; travels to the workers."""
 
-    def worker(self, in_flight: Marks | None, clock: StageClock) -> Worker:
+    def worker(self, in_flight: Marks | None) -> Worker:
         """Make what does the work, in its process.
 
         It leaves word in in_flight: [its image or -1, how often that changed, whether it reads it, or retries that].
@@ -143,7 +142,7 @@ def start_worker(
     # a forked child holds copies of the parent's ends; while they are open, no worker would see the parent die
     others = [*inherited, parent] if context.get_start_method() == "fork" else []
     process = context.Process(  # type: ignore[attr-defined]
-        target=_work, args=(job, child, in_flight, others, time.time()), daemon=True, name="pixpack-worker"
+        target=_work, args=(job, child, in_flight, others), daemon=True, name="pixpack-worker"
     )
     with without_main(), signals_held():
         process.start()
@@ -207,21 +206,19 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def serve(job: Job, pipe: Connection, in_flight: Marks | None, clock: StageClock) -> None:
+def serve(job: Job, pipe: Connection, in_flight: Marks | None) -> None:
     """Be a worker at the end of a pipe: decode and write what it says; the process ends with it."""
     orders: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
     try:
-        worker = job.worker(in_flight, clock)
+        worker = job.worker(in_flight)
         threading.Thread(target=_receive, args=(pipe, orders, worker), daemon=True).start()
         while True:
-            clock.enter("wait")
             kind, *content = orders.get()
-            clock.enter("other")
             if kind == "decode":
                 pipe.send(("decoded", worker.decode(*content)))
             else:
                 worker.write(*content)
-                pipe.send(("written", content[0], clock.seconds()))
+                pipe.send(("written", content[0]))
     except BrokenPipeError:
         return
     except MemoryError:  # reported by the exit code: a message would need memory
@@ -260,11 +257,9 @@ def exit_reason(code: int | None) -> str:
     return f"exit code {code}"
 
 
-def _work(job: Job, pipe: Connection, in_flight: Marks | None, others: list[Closable], started: float) -> None:
-    """Serve one pipe until the parent is gone; started is when it began to start this process, seconds of time.time()."""
-    # the clock on the wall, as the only one that two processes share
-    clock = StageClock("start", max(0.0, time.time() - started))
+def _work(job: Job, pipe: Connection, in_flight: Marks | None, others: list[Closable]) -> None:
+    """Serve one pipe until the parent is gone."""
     begin_worker()
     for other in others:
         other.close()
-    serve(job, pipe, in_flight, clock)
+    serve(job, pipe, in_flight)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from packer.clock import StageClock
 from packer.pixels.compiled import native
 from packer.pixels.layout import RowLayout
 from packer.pixels.row import Row
@@ -45,16 +44,16 @@ class RowBuffer(Protocol):
         """Take back the memory of rows that are written."""
 
 
-def row_buffer(layout: RowLayout, clock: StageClock) -> RowBuffer:
+def row_buffer(layout: RowLayout) -> RowBuffer:
     """Return what takes raw rows of this layout."""
-    return VariableRowBuffer(layout, clock) if layout.size is None else EqualRowBuffer(layout, clock)
+    return VariableRowBuffer(layout) if layout.size is None else EqualRowBuffer(layout)
 
 
 class EqualRowBuffer:
     """Rows of one size, in one piece of memory."""
 
-    def __init__(self, layout: RowLayout, clock: StageClock) -> None:
-        self._clock, self.row_bytes = clock, layout.size_bytes(1)
+    def __init__(self, layout: RowLayout) -> None:
+        self.row_bytes = layout.size_bytes(1)
         self._line_bytes, self.has_content = self.row_bytes // layout.geometry.height, layout.geometry.has_content
         self._sums, self._crc32 = ChannelSums(layout.channel_count), native().crc32
         self._spare: list[memoryview] = []
@@ -91,10 +90,8 @@ class EqualRowBuffer:
             return
         rows = self._memory[self._checked * self.row_bytes : self._count * self.row_bytes]
         self._checked = self._count
-        self._clock.enter("checksum")
         result.crc32 = self._crc32(rows, result.crc32)
         self._sums.add(rows, self._line_bytes)
-        self._clock.enter("other")
 
     def _free(self, size_bytes: int) -> memoryview:
         """Return spare memory or fresh memory, which costs a page fault every 4 KiB."""
@@ -108,24 +105,21 @@ class EqualRowBuffer:
 class VariableRowBuffer:
     """Rows as large as their images, each with its mask behind it."""
 
-    def __init__(self, layout: RowLayout, clock: StageClock) -> None:
-        self._clock, self._block = clock, RaggedBlock(layout.channel_count)
+    def __init__(self, layout: RowLayout) -> None:
+        self._block = RaggedBlock(layout.channel_count)
 
     def begin(self, most_rows: int) -> None:
         """Do nothing: `finish` has begun the next task."""
 
     def add(self, result: Result, row: Row, mask: bytes) -> None:
         """Append a row, and its size to the result."""
-        self._clock.enter("checksum")
         self._block.add(row.pixels, height=row.content[2], mask=mask)
-        self._clock.enter("other")
         result.shapes.append(row.content[2:])
 
     def finish(self, result: Result) -> DecodedRows:
         """Fill in what is known of the rows, and hand them over."""
         result.size_bytes, chunks = self._block.size_bytes, self._block.chunks()
         result.sums, result.square_sums = self._block.take()
-        self._clock.enter("checksum")
         for chunk in chunks:
             result.crc32 = native().crc32(chunk, result.crc32)
         return DecodedRows(chunks)

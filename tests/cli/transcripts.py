@@ -61,7 +61,7 @@ _REPLACED = [
     (r"\b[0-9a-f]{64}\b", "HEX"),
 ]
 # Names of values in JSON that do, and of numbers.
-_OF_THE_MACHINE = {"profile", "decoders", "time"}
+_OF_THE_MACHINE = {"decoders", "time"}
 _OF_THE_MACHINE |= {"ways"}
 _FIGURES = re.compile(r"seconds|_per_second|bytes|psnr|ssim|rate|share$")
 

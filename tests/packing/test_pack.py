@@ -25,7 +25,6 @@ from PIL import Image
 from redecoding import rows_of_other_sources
 
 from packer import DiskFullError, OptionsError, PackError, PackOptions, ScanError, pack, pack_dataset
-from packer.clock import StageClock
 from packer.operations.copying.merge import merge
 from packer.operations.transfer import pull
 from packer.operations.verify import verify
@@ -683,10 +682,10 @@ def test_a_journal_that_lost_a_line_is_never_sealed(
     with monkeypatch.context() as patch:
         commit, inputs = CommitLog.commit, list[int]()
 
-        def losing(self: CommitLog, results: list[Result], clock: StageClock | None = None) -> None:
+        def losing(self: CommitLog, results: list[Result]) -> None:
             inputs.extend(result.inputs for result in results)
             if sum(inputs) < 24:
-                commit(self, results, clock)
+                commit(self, results)
             elif raises:
                 raise MemoryError("no memory for a line")
 
@@ -769,10 +768,10 @@ def test_an_interrupted_overwrite_of_splits_replaces_every_one(
         if progress.stage == "pack" and progress.done >= 8 and progress.split == stop_at:
             raise KeyboardInterrupt
 
-    def stop_before(one: Any, clock: Any) -> Any:
+    def stop_before(one: Any, started: float) -> Any:
         if stop_at == "between" and one._split == "val":
             raise KeyboardInterrupt
-        return run(one, clock)
+        return run(one, started)
 
     monkeypatch.setattr(build.Build, "run", stop_before)
     with pytest.raises(KeyboardInterrupt):

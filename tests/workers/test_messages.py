@@ -32,7 +32,7 @@ class FakeJob:
     deaths: tuple[tuple[str, int], ...] = ()
     times: int = 1
 
-    def worker(self, in_flight: Any, clock: Any) -> FakeWorker:
+    def worker(self, in_flight: Any) -> FakeWorker:
         return FakeWorker(self, in_flight)
 
 
@@ -144,7 +144,7 @@ def test_workers_that_end_without_getting_anything_done_are_given_up(point: str,
 def test_a_worker_that_waits_for_its_place_may_wait_longer_than_the_timeout(tmp_path: Path) -> None:
     @dataclass(frozen=True)
     class Slow(FakeJob):
-        def worker(self, in_flight: Any, clock: Any) -> FakeWorker:
+        def worker(self, in_flight: Any) -> FakeWorker:
             worker = FakeWorker(self, in_flight)
             decode = worker.decode
 

@@ -108,7 +108,7 @@ from packer.options import CHANNELS, ENGINES, FITS, RESAMPLES, PackOptions
 )
 @RUN
 def build(
-    images: tuple[str, ...], out: str, nul: bool, profile: bool, as_json: bool, quiet: bool, **options: Any
+    images: tuple[str, ...], out: str, nul: bool, as_json: bool, quiet: bool, **options: Any
 ) -> int:
     """Decode IMAGES once into the store OUT.
 
@@ -145,7 +145,6 @@ def build(
         report,
         options["max_rejects"],
         has_said_found=bar.has_said_found,
-        profile=profile,
         as_json=as_json,
         quiet=quiet,
         is_new=True,

@@ -21,7 +21,7 @@ from packer.cli.progress import ProgressBar
 )
 @RUN
 def update(
-    images: tuple[str, ...], out: str, nul: bool, profile: bool, as_json: bool, quiet: bool, **options: Any
+    images: tuple[str, ...], out: str, nul: bool, as_json: bool, quiet: bool, **options: Any
 ) -> int:
     """Update the store OUT to what a new pack of IMAGES would make, byte for byte: new images are added, missing ones removed.
 
@@ -42,5 +42,5 @@ def update(
     with ProgressBar(hidden=quiet or as_json) as bar:
         report = run(images_argument(images, nul), out, **options, progress=bar.update)
     return print_packed(
-        report, options["max_rejects"], has_said_found=bar.has_said_found, profile=profile, as_json=as_json, quiet=quiet
+        report, options["max_rejects"], has_said_found=bar.has_said_found, as_json=as_json, quiet=quiet
     )
