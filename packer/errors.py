@@ -26,10 +26,6 @@ class UnreadableError(SourceError):
     """A file that is there gives an error of its disk or network: perhaps it alone."""
 
 
-class SourceChangedError(SourceError):
-    """What the inputs are on is another than when it was listed, for good: no second try helps."""
-
-
 class RemoteError(ScanError):
     """A URL cannot be listed or opened; says why."""
 

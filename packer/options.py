@@ -241,13 +241,11 @@ class WorkerOptions(_Options):
     Args:
         workers: processes; None: the CPUs that this process may use.
         max_rejects: more rejects than this count or percentage set `too_many_rejects`; a store that would be replaced stays.
-        timeout: longest that one image may take, seconds.
         progress: called a few times a second from the thread that packs.
     """
 
     workers: int | None = None
     max_rejects: int | str = "1%"
-    timeout: float = 30.0
     progress: Callable[[Progress], None] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -257,8 +255,6 @@ class WorkerOptions(_Options):
         if self.progress is not None and not callable(self.progress):
             raise OptionsError(f"progress is {self.progress!r}, expected a function that takes a Progress.")
         self.allowed_rejects(0)
-        if not self.timeout > 0:
-            raise OptionsError(f"{Option('timeout')} is {self.timeout}, expected more than 0 seconds.")
 
     def allowed_rejects(self, inputs: int) -> int:
         """Return how many of so many inputs may be rejected; --max-rejects is a count or a percentage."""

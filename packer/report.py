@@ -19,7 +19,7 @@ class Progress:
         rejected: inputs that were rejected so far.
         source_bytes: bytes of the sources that were read.
         split: name of the split; "" where there are none.
-        waits_for: what of the source cannot be read now and is retried; in "wait", who packs; "" where nothing is waited for.
+        waits_for: in "wait", who packs; else "".
         found: once all inputs are listed, what they are: "1,000 images, 10 classes".
     """
 

@@ -32,9 +32,9 @@ class Tuning:
     # Where more than this is between two looks, this process was stopped, or the machine slept, or the disk was slow; and no
     # worker is to blame.
     longest_look_seconds: float = 1.0
-    # Between two images a worker only writes or begins. A disk under load or a slow start must not cost it its work, which is
-    # why this is longer than most a --timeout.
-    between_images_seconds: float = 60.0
+    # Longest that a worker may take for one image, or between two, where it only writes or begins: a disk under load or a slow
+    # start must not cost it its work.
+    worker_seconds: float = 60.0
     # A picture of 1 x 65,500 that covers 224 x 224 has 3.3 billion pixels, 13 GB. Above so many pixels, and so many rows, only
     # the crop is resized.
     whole_resize_pixels: int = 16 << 20
@@ -48,8 +48,6 @@ class Tuning:
 
     # -- sources of a pack
 
-    # Between tries of what cannot be read now: a minute in all, in which a server restarts or a network comes back.
-    source_pause_seconds: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
     # The coarsest clock of a file system that we know (FAT): a file written later than this may change again and keep its mtime.
     file_clock_ns: int = 2_000_000_000
     # Objects that a worker asks for ahead, or that wait in its memory; a photograph has 0.1 to 5 MB.
@@ -125,7 +123,7 @@ class Tuning:
 
 _DEFAULTS = Tuning()
 _FIELDS: dict[str, type] = {field.name: type(field.default) for field in fields(Tuning)}
-_EXPECTED = {int: "a whole number", float: "a number", tuple: "numbers with commas between them"}
+_EXPECTED = {int: "a whole number", float: "a number"}
 
 
 def tuning() -> Tuning:
@@ -141,7 +139,7 @@ def tuning() -> Tuning:
 
 @functools.cache
 def _parsed(text: str) -> Tuning:
-    """Parse "least_block_inputs=2 source_pause_seconds=0.1,0.2"."""
+    """Parse "least_block_inputs=2 worker_seconds=0.5"."""
     given: dict[str, Any] = {}
     for word in text.split():
         name, _, value = word.partition("=")
@@ -149,11 +147,11 @@ def _parsed(text: str) -> Tuning:
     return Tuning(**given)
 
 
-def _value(name: str, text: str) -> int | float | tuple[float, ...]:
+def _value(name: str, text: str) -> int | float:
     if name not in _FIELDS:
         raise ValueError(f"{_VALUES} names {name!r}. Expected fields of Tuning: {', '.join(_FIELDS)}.")
     kind = _FIELDS[name]
     try:
-        return tuple(map(float, filter(None, text.split(",")))) if kind is tuple else kind(text)
+        return kind(text)
     except ValueError:
         raise ValueError(f"{_VALUES} gives {name} the value {text!r}, expected {_EXPECTED[kind]}.") from None

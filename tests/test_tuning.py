@@ -55,7 +55,6 @@ def test_outside_of_tests_a_pack_gives_the_same_bytes(images: Path, tmp_path: Pa
         ("block_bytes=many", r"PIXPACK_TUNING gives block_bytes the value 'many', expected a whole number\.$"),
         ("block_bytes=1.5", r"PIXPACK_TUNING gives block_bytes the value '1\.5', expected a whole number\.$"),
         ("block_bytes", r"PIXPACK_TUNING gives block_bytes the value '', expected a whole number\.$"),
-        ("source_pause_seconds=1,x", r"the value '1,x', expected numbers with commas between them\.$"),
         (
             "engine_poll_seconds=soon",
             r"PIXPACK_TUNING gives engine_poll_seconds the value 'soon', expected a number\.$",
@@ -73,9 +72,3 @@ def test_of_a_field_that_is_changed_twice_the_last_value_counts(tune: Tune) -> N
     tune(block_bytes=5, engine_poll_seconds=2)
     tune(block_bytes=6)
     assert tuning() == Tuning(block_bytes=6, engine_poll_seconds=2.0)
-
-
-def test_several_times_are_one_field(tune: Tune) -> None:
-    for times in ((), (0.5,), (1.0, 2.0, 0.25)):
-        tune(source_pause_seconds=times)
-        assert tuning().source_pause_seconds == times

@@ -22,7 +22,7 @@ _SECTIONS = {
     "Size and pixels": "--size --fit --max-size --crop-fraction --resample --exact --channels --bit-depth --requantize"
     " --compress",
     "Labels": "--target-column --text-column --missing --classes --boxes --masks --mask-values",
-    "Failures": "--max-rejects --timeout",
+    "Failures": "--max-rejects",
     "Performance": "--workers",
     "Distributed": "--part --engine",
     "Output": "--overwrite --shuffle --json --quiet --help",

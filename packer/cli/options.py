@@ -146,14 +146,6 @@ RUN = combined(
         metavar="N|P%",
         help="More rejects than this end with exit code 3; a store that would be replaced stays.",
     ),
-    click.option(
-        "--timeout",
-        type=float,
-        default=WorkerOptions.timeout,
-        show_default=True,
-        metavar="SECONDS",
-        help="Longest that one image may take.",
-    ),
     REPORT,
 )
 # Of `subset` and `merge`.

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 _MOST_SECONDS = 10.0
 # Stages of which bytes are counted.
 _BYTES = ("allocate", "digest", "verify", "push", "pull")
-_WAITING = "waiting for the source: "
 # In so few columns tqdm's figures leave no room for the bar: only the time left and a short postfix are shown.
 _NARROW_COLUMNS = 98
 # Left free at the end of a line, for the ^C that a terminal shows: on the next line it would keep the bar from being cleared.
@@ -91,7 +90,7 @@ class ProgressBar:
         elif not self._hidden:
             bar = self._stage_bar(stage, progress.total, progress.done)
             if progress.waits_for:
-                self._show_waiting(bar, _waiting(progress))
+                self._show_waiting(bar, progress.waits_for)
                 return
             if self._is_waiting:
                 self._is_waiting, bar.bar_format = False, _format(bar.ncols, bar.total)
@@ -123,13 +122,12 @@ class ProgressBar:
 
     def _show_waiting(self, bar: _Bar, what: str) -> None:
         """Show instead of the bar what is waited for; of a long path its end."""
-        begin, what = (_WAITING, what.removeprefix(_WAITING)) if what.startswith(_WAITING) else ("", what)
-        room = max(_LEAST_COLUMNS, bar.ncols - len(f"{self._stage}, {begin}") - 1)
+        room = max(_LEAST_COLUMNS, bar.ncols - len(f"{self._stage}, ") - 1)
         if width(what) > room:
             what = f"...{next(what[n:] for n in range(len(what)) if width(what[n:]) <= room - 3)}"
         self._is_waiting, bar.bar_format = True, "{desc}{postfix}"
-        if bar.postfix != f"{begin}{what}":
-            bar.set_postfix_str(f"{begin}{what}")
+        if bar.postfix != what:
+            bar.set_postfix_str(what)
 
     def _unit_of(self, stage: str) -> str:
         return "B" if stage.endswith(_BYTES) else self._unit
@@ -191,7 +189,7 @@ class _Lines:
         if stage != self._stage:
             self._stage, self._started, self._first, self._shown = stage, now, done, done
         is_tenth = total > 0 and done - self._shown >= self._sizes.log_line_share * total
-        waits_for = "" if progress is None else _waiting(progress)
+        waits_for = "" if progress is None else progress.waits_for
         is_new = bool(waits_for) and not self._is_waiting
         self._is_waiting &= bool(waits_for)
         if now - self._shown_at < (self._sizes.log_line_seconds if is_tenth or is_new else _MOST_SECONDS):
@@ -221,12 +219,6 @@ class _Lines:
             say(f"found {self._found}", err=True)
             self._found, self.has_said_found = "", True
         print(", ".join(line), file=sys.stderr, flush=True)
-
-
-def _waiting(progress: Progress) -> str:
-    """Say what a pack waits for: a source that cannot be read now, or, in the stage "wait", another process; "": nothing."""
-    is_of_source = progress.waits_for and progress.stage != "wait"
-    return f"{_WAITING}{progress.waits_for}" if is_of_source else progress.waits_for
 
 
 def _format(columns: int, total: int | None) -> str | None:

@@ -6,22 +6,18 @@ Each kind is listed by a module of its own (folders, lists, archives, remote) in
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from packer.errors import OptionsError, ScanError, SourceError, UnreadableError
+from packer.errors import OptionsError, ScanError, SourceError
 from packer.inputs.folders import scan_folder
 from packer.inputs.samples import Inputs
 from packer.inputs.tree import FileCounter
 from packer.option_names import Option
 from packer.options import MAX_PIXELS, InputOptions
-from packer.progress import notify
-from packer.report import Progress
-from packer.sources.roots import Roots, is_there, retried
+from packer.sources.roots import Roots, is_there
 from packer.values import lasting_path
 from reader.format.urls import is_url
-from reader.tuning import tuning
 
 STDIN_NAMES = ("-", "-0")
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -49,9 +45,7 @@ def scan(
     options: InputOptions | None = None,
     max_pixels: int = MAX_PIXELS,
 ) -> dict[str, Inputs]:
-    """List what IMAGES holds; several IMAGES must be tars. What fails by an error of the system is listed again after a pause.
-
-    Standard input is read once: an error of the system beside it is not tried again.
+    """List what IMAGES holds; several IMAGES must be tars.
 
     Args:
         classes: the class list to impose; an unknown class is an error.
@@ -67,16 +61,7 @@ def scan(
     """
     options = options or InputOptions()
     sources = [os.fspath(images)] if isinstance(images, str | os.PathLike) else [os.fspath(one) for one in images]
-
-    def attempt() -> dict[str, Inputs]:
-        try:
-            return _scan(sources, classes, options, max_pixels, FileCounter())
-        except UnreadableError as e:
-            notify(Progress("list", 0, 0, waits_for=str(e)))
-            raise
-
-    pauses = () if set(STDIN_NAMES).intersection(sources) else tuning().source_pause_seconds
-    return retried(attempt, pauses, time.sleep, on=UnreadableError)
+    return _scan(sources, classes, options, max_pixels, FileCounter())
 
 
 def _scan(

@@ -33,7 +33,7 @@ from packer.store.failures import as_pack_error
 from packer.store.files import write_atomically
 from packer.store.out_folder import check_destination, resolved_out
 from packer.values import check_quality, parse_size
-from packer.workers.processes import begin_pool_worker, start_context
+from packer.workers.processes import begin_worker, start_context
 from reader.format.samples import encode_line, read_json_lines
 from reader.system import available_cpus
 
@@ -271,7 +271,7 @@ def _made(job: _Job, paths: list[str], workers: int) -> Iterator[dict[str, Any]]
     """Yield the lines of images as they are done. One that ends its process is rejected; the others go on."""
     waiting = paths[::-1]
     while waiting:
-        with ProcessPoolExecutor(min(workers, len(waiting)), start_context(), begin_pool_worker) as pool:
+        with ProcessPoolExecutor(min(workers, len(waiting)), start_context(), begin_worker) as pool:
             begun: dict[Any, str] = {}
             try:
                 while waiting or begun:
@@ -293,7 +293,7 @@ def _made(job: _Job, paths: list[str], workers: int) -> Iterator[dict[str, Any]]
 
 
 def _made_alone(job: _Job, path: str) -> dict[str, Any]:
-    with ProcessPoolExecutor(1, start_context(), begin_pool_worker) as pool:
+    with ProcessPoolExecutor(1, start_context(), begin_worker) as pool:
         try:
             return pool.submit(job.make, path).result()
         except BrokenProcessPool:

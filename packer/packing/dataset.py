@@ -184,9 +184,6 @@ class DatasetRows:
     def __init__(self, job: DatasetJob, in_flight: InFlight) -> None:
         self._job, self._in_flight = job, in_flight
 
-    def expect(self, task: Task) -> None:
-        """Do nothing: the dataset reads by itself."""
-
     def make(self, task: Task, index: int, attempt: Attempt) -> None:
         """Fill in the row and the line of an item; raises DecodeError."""
         job, path = self._job, task.paths[index - task.start]
@@ -199,8 +196,9 @@ class DatasetRows:
                 job.roots.check(str(e.filename or f"item {path} of the dataset"), e)
                 raise
 
+        self._in_flight.mark(index)
         try:
-            item = self._in_flight.patiently(index, read, is_reading=False)
+            item = read()
         except (MemoryError, SourceError):
             raise
         except Exception as e:

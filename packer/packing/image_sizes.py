@@ -6,9 +6,7 @@ Decodes nothing; what has no readable header will be rejected when it is decoded
 from __future__ import annotations
 
 import collections
-import functools
 import itertools
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -21,14 +19,12 @@ from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
 from packer.progress import notify
 from packer.report import Progress
-from packer.sources import roots
 from packer.sources.base import Readable, most_file_bytes
 from packer.sources.locate import locate
 from packer.sources.roots import NOWHERE
 from packer.text import counted
-from packer.workers.processes import begin_pool_worker, signals_held, start_context, without_main
+from packer.workers.processes import begin_worker, signals_held, start_context, without_main
 from reader.system import available_cpus
-from reader.tuning import tuning
 
 _SIZES_CHUNK = 256
 # Chunks that wait for each worker.
@@ -60,7 +56,7 @@ def count_sizes(
     spans = {split: range(len(inputs)) if span is None else span for split, inputs in parts.items()}
     total, done = sum(map(len, spans.values())), 0
     workers = max(1, min(options.workers or available_cpus(), -(-total // _SIZES_CHUNK)))
-    pool = concurrent.futures.ProcessPoolExecutor(workers, mp_context=start_context(), initializer=begin_pool_worker)
+    pool = concurrent.futures.ProcessPoolExecutor(workers, mp_context=start_context(), initializer=begin_worker)
     chunks = ((split, chunk) for split, span in spans.items() for chunk in _chunks(span))
     waiting: dict[concurrent.futures.Future[dict[tuple[int, int], int]], tuple[str, range]] = {}
     notify(Progress("sizes", 0, total))
@@ -166,17 +162,14 @@ def upright_sizes(
         usual: images of another (height, width) count only where they decode.
     """
     decoder = Decoder(Geometry(1, 1, "squash"), max_pixels=max_pixels)
-    pauses = tuning().source_pause_seconds
     counts: dict[tuple[int, int], int] = {}
     for source in sources:
         for most_bytes in (_HEADER_BYTES, most_file_bytes(max_pixels)):
-            read = functools.partial(source.read, max_pixels=max_pixels, most_bytes=most_bytes)
             try:
-                data, _ = roots.retried(read, pauses, time.sleep)
+                data, _ = source.read(max_pixels=max_pixels, most_bytes=most_bytes)
                 size = decoder.upright_size(data)
                 if usual not in (None, size):
-                    read = functools.partial(source.read, max_pixels=max_pixels)
-                    decoder.row(roots.retried(read, pauses, time.sleep)[0])
+                    decoder.row(source.read(max_pixels=max_pixels)[0])
             except SourceError:
                 raise
             except Exception:  # whatever is wrong with it, decoding says it, with a reason

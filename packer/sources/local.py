@@ -16,7 +16,7 @@ import time
 import zlib
 from dataclasses import dataclass
 
-from packer.errors import DecodeError, SourceChangedError
+from packer.errors import DecodeError, SourceError
 from packer.options import MAX_PIXELS
 from packer.sources.base import NO_STATE, State, check_size
 from packer.sources.members import RAW, STORED, Archive, Member
@@ -121,7 +121,7 @@ class LocalSource:
         # ctime too: no program can set it back
         state = status.st_size, status.st_mtime_ns, status.st_ctime_ns
         if self.archive is not None and state != self.archive[1:]:
-            raise SourceChangedError(f"{self.path} was changed since it was listed")
+            raise SourceError(f"{self.path} was changed since it was listed")
         size_bytes = status.st_size if self.member is None else self.member.size_bytes
         check_size(size_bytes, max_pixels)
         wanted = size_bytes if most_bytes is None else min(size_bytes, most_bytes)

@@ -10,12 +10,12 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from packer.errors import SourceChangedError, SourceError, UnreadableError
+from packer.errors import SourceError, UnreadableError
 from packer.text import system_reason
 from reader.format.filesystem import absolute_path
 
@@ -101,32 +101,6 @@ class Roots:
 
 # Of what nothing is known: errors of the system are reported all the same.
 NOWHERE = Roots()
-
-
-def retried(
-    read: Callable[[], _T],
-    pauses: Sequence[float],
-    sleep: Callable[[float], object],
-    *,
-    on: type[SourceError] = SourceError,
-) -> _T:
-    """Return what read returns, tried again after each pause while it raises SourceError, or the kind of it that `on` names.
-
-    Raises:
-        SourceError: that of the last try, with how often and how long it was tried.
-    """
-    for pause in pauses:
-        try:
-            return read()
-        except SourceChangedError:
-            raise
-        except on:
-            sleep(pause)
-    try:
-        return read()
-    except on as e:
-        tries = f"; tried {len(pauses) + 1} times within {sum(pauses):g} seconds" if pauses else ""
-        raise type(e)(f"{e}{tries}") from e
 
 
 def files_below(folder: Path) -> Iterator[str]:

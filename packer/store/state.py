@@ -42,7 +42,6 @@ _OF_UPDATE = (
     "--boxes",
     "--masks",
     "--max-rejects",
-    "--timeout",
     "--max-pixels",
 )
 # Of parts that are not packed to their end, as many are named.

@@ -5,7 +5,6 @@ No pixel leaves a worker but into the store's file. Knows neither the journal no
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 from collections.abc import Sequence
@@ -14,11 +13,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from packer.errors import DecodeError, EngineError, SourceError
 from packer.options import RowOptions
+from packer.pixels.compiled import native
 from packer.pixels.decode import serves
 from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
 from packer.pixels.requantize import row_decoder
 from packer.pixels.row import Row
+from packer.pixels.statistics import ChannelSums
 from packer.sources.base import NO_STATE, Readable, State
 from packer.sources.local import LocalSource
 from packer.sources.locate import locate
@@ -28,12 +29,10 @@ from packer.store.blocks import RejectedInput, Result, Task
 from packer.store.files import write_at
 from packer.store.lock import check_same_lock
 from packer.system import BINARY, NO_DESCRIPTOR
-from packer.workers.processes import InFlight, Marks
-from packer.workers.row_buffers import DecodedRows, RowBuffer, row_buffer
+from packer.workers.processes import InFlight
 from reader.format.filesystem import error_path
 from reader.format.samples import Sample, line_start
 from reader.format.urls import is_url
-from reader.tuning import tuning
 
 if TYPE_CHECKING:
     from packer.pixels.mask import MaskRow
@@ -57,14 +56,12 @@ class PackJob:
     mask_classes: tuple[int, ...] = ()
     # the store that an update replaces, and its manifest's digest
     reused_store: tuple[str, str] = ("", "")
-    # what the inputs and masks are on; seconds between tries where that cannot be read
+    # what the inputs and masks are on
     roots: Roots = NOWHERE
-    # on a cluster: a file that each of its nodes must see
-    pauses: tuple[float, ...] = field(default_factory=lambda: tuning().source_pause_seconds)
     # of the folder that rows are written to: its file, and what that must say; "": nothing holds it
     lock: tuple[str, bytes] = ("", b"")
 
-    def worker(self, in_flight: Marks | None) -> BlockWorker:
+    def worker(self, in_flight: InFlight) -> BlockWorker:
         """Make what does this job in a process of its own."""
         return BlockWorker(self, in_flight)
 
@@ -111,66 +108,76 @@ class Attempt:
 class RowMaker(Protocol):
     """Makes the rows of inputs, one after the other."""
 
-    def expect(self, task: Task) -> None:
-        """Ask for the sources of a task that will be decoded, where they are far away; called by another thread."""
-
     def make(self, task: Task, index: int, attempt: Attempt) -> None:
         """Fill in the row and all else that is known of an input; raises DecodeError."""
+
+
+@dataclass
+class _Held:
+    """The rows of a decoded block, from the first byte of memory on, and their masks, where those go to a file of their own."""
+
+    memory: bytearray
+    size_bytes: int = 0
+    masks: bytearray = field(default_factory=bytearray)
+
+    def append(self, data: bytes) -> None:
+        """Append a row, or the mask behind one."""
+        stop = self.size_bytes + len(data)
+        self.memory[self.size_bytes : stop] = data
+        self.size_bytes = stop
 
 
 class BlockWorker:
     """Decodes blocks and holds their rows until their offset is known."""
 
-    def __init__(self, job: PackJob, in_flight: Marks | None = None) -> None:
-        self._job = job
-        self._in_flight = InFlight(in_flight, job.pauses)
+    def __init__(self, job: PackJob, in_flight: InFlight | None = None) -> None:
+        self._job, self._layout = job, job.layout
+        self._in_flight = in_flight or InFlight()
         self._maker = job.row_maker(self._in_flight)
-        self.expect = self._maker.expect
-        self._rows = _row_buffer(job.layout)
-        self._held: dict[int, DecodedRows] = {}
+        self._sums, self._crc32 = ChannelSums(self._layout.channel_count), native().crc32
+        self._held: dict[int, _Held] = {}
+        # of blocks that are written: fresh memory costs a page fault every 4 KiB
+        self._spare: list[bytearray] = []
         self._files: dict[str, int] = {}
 
     def decode(self, task: Task) -> Result:
         """Decode a block; its rows stay here until `write`."""
         result = Result(task.block, 0)
-        self._rows.begin(len(task.paths))
+        held = _Held(self._spare.pop() if self._spare else bytearray())
         for index in range(task.start, task.stop):
-            self._make(task, index, result)
+            attempt = self._attempt(task, index)
+            result.inputs += 1
+            result.sources.append(attempt.source)
+            result.source_bytes += attempt.source_bytes
+            if task.masks:
+                result.mask_sources.append(attempt.mask_source)
+            if attempt.row is None:
+                path = task.paths[index - task.start]
+                result.rejects.append(RejectedInput(index, path, attempt.reason))
+            else:
+                self._add(result, held, attempt.row, attempt)
         self._in_flight.mark(-1)
-        self._held[task.block] = self._rows.finish(result)
+        self._held[task.block] = held
+        result.size_bytes = held.size_bytes
+        result.sums, result.square_sums = self._sums.take()
         return result
 
     def write(self, block: int, offset: int) -> None:
         """Write a decoded block's rows at a byte of the file of rows, and their masks where they belong; others sync both."""
-        rows, end = self._held.pop(block), offset
-        for chunk in rows.chunks:
-            self._write(self._job.pixels_path, chunk, end)
-            end += len(chunk)
-        if rows.masks:
-            self._write(self._job.masks_path, memoryview(rows.masks), self._job.layout.mask_bytes(offset))
-        self._rows.reuse(rows)
+        held = self._held.pop(block)
+        with memoryview(held.memory) as memory:
+            self._write(self._job.pixels_path, memory[: held.size_bytes], offset)
+        if held.masks:
+            self._write(self._job.masks_path, memoryview(held.masks), self._layout.mask_bytes(offset))
+        self._spare.append(held.memory)
 
     def _write(self, path: str, data: memoryview, offset: int) -> None:
         if path not in self._files:
             self._files[path] = os.open(path, os.O_WRONLY | BINARY)
             if self._job.lock[0]:  # behind the opening: a rename between the two is noticed
                 check_same_lock(*self._job.lock)
-        with error_path(path):
+        with error_path(path), data:
             write_at(self._files[path], data, offset)
-
-    def _make(self, task: Task, index: int, result: Result) -> None:
-        """Make a row or a reject of one input."""
-        attempt = self._attempt(task, index)
-        result.inputs += 1
-        result.sources.append(attempt.source)
-        result.source_bytes += attempt.source_bytes
-        if task.masks:
-            result.mask_sources.append(attempt.mask_source)
-        if attempt.row is None:
-            path = task.paths[index - task.start]
-            result.rejects.append(RejectedInput(index, path, attempt.reason))
-        else:
-            self._add(result, attempt.row, attempt)
 
     def _attempt(self, task: Task, index: int) -> Attempt:
         """Read and decode one input; whatever is wrong with it, it costs no other."""
@@ -196,27 +203,40 @@ class BlockWorker:
             attempt.reason = f"it made the decoder fail ({type(e).__name__}: {e})"
         return attempt
 
-    def _add(self, result: Result, row: Row, attempt: Attempt) -> None:
+    def _add(self, result: Result, held: _Held, row: Row, attempt: Attempt) -> None:
         """Append one row; nothing here can fail: an input is a row or a reject, never both."""
-        self._rows.add(result, row, attempt.mask)
+        layout = self._layout
+        height, width = layout.size or row.content[2:]
+        kept = row.frame or (self._packed(row, attempt.mask, height, width) if layout.is_compressed else row.pixels)
+        for data in (kept, b"" if layout.has_mask_file or layout.is_compressed else attempt.mask):
+            held.append(data)
+            result.crc32 = self._crc32(data, result.crc32)
+        if layout.has_mask_file:
+            held.masks += attempt.mask
+        self._sums.add(row.pixels, width * layout.channel_count)
+        if layout.size is None:
+            result.shapes.append((height, width))
+        if layout.is_compressed:
+            result.frames.append(len(kept))
+            result.unpacked_crc32 = self._crc32(attempt.mask, self._crc32(row.pixels, result.unpacked_crc32))
+            result.unpacked_bytes += len(row.pixels) + len(attempt.mask)
         result.mask_values = sorted({*result.mask_values, *attempt.mask_values})
         result.rows += 1
         result.kept += attempt.is_reused
         result.samples.append(attempt.line)
-        if self._job.geometry.has_content:
+        if layout.geometry.has_content:
             result.content.append(row.content)
         y0, x0, y1, x1 = row.content
         result.pixel_count += (y1 - y0) * (x1 - x0)
 
+    def _packed(self, row: Row, mask: bytes, height: int, width: int) -> bytes:
+        """Compress a row without loss, with its mask behind it."""
+        import numpy as np
 
-def _row_buffer(layout: RowLayout) -> RowBuffer:
-    """Return what takes rows of this layout."""
-    if not layout.is_compressed:
-        return row_buffer(layout)
-    # numpy and zstd, which raw rows do without
-    from packer.workers.frame_buffer import FrameBuffer
+        from reader import frames
 
-    return FrameBuffer(layout)
+        packer = frames.packer(self._layout.form, self._layout.channel_count)
+        return packer.pack(np.frombuffer(row.pixels + mask, np.uint8), height, width)
 
 
 class ImageRows:
@@ -225,29 +245,20 @@ class ImageRows:
     def __init__(self, job: PackJob, in_flight: InFlight) -> None:
         self._job, self._in_flight = job, in_flight
         self._decoder = row_decoder(job.geometry, job.rows)
-        self._fetcher = _fetcher(job.root)
+        self._fetcher, self._expected = _fetcher(job.root), -1
         self._reused = _reused_rows(*job.reused_store)
-
-    def expect(self, task: Task) -> None:
-        """Ask for the sources of a task, where they are far away."""
-        if self._fetcher is not None:
-            numbered = enumerate(task.paths, start=task.start)
-            self._fetcher.expect((index, path) for index, path in numbered if index not in task.refused)
 
     def make(self, task: Task, index: int, attempt: Attempt) -> None:
         """Fill in the row and all else that is known of an input; raises DecodeError."""
         path = task.paths[index - task.start]
-        member = task.members[index - task.start] if task.members else None
-        source = self._fetcher.source(index, path) if self._fetcher else self._job.source(path, member)
         mask = self._job.mask_source(task.masks[index - task.start]) if task.masks else None
-
-        def read() -> tuple[bytes, State]:
-            """Read it; the states stand also where that fails."""
-            attempt.source = source.state()
-            attempt.mask_source = attempt.mask_source if mask is None else mask.state()
-            return source.read(max_pixels=self._job.rows.max_pixels)
-
-        data, attempt.source = self._in_flight.patiently(index, read)
+        source = self._source(task, index)
+        self._in_flight.mark(index, is_reading=True)
+        # known also where reading fails
+        attempt.source = source.state()
+        attempt.mask_source = attempt.mask_source if mask is None else mask.state()
+        data, attempt.source = source.read(max_pixels=self._job.rows.max_pixels)
+        self._in_flight.mark(index)
         attempt.source_bytes = len(data)
         sha256 = hashlib.sha256(data).hexdigest()
         row, target = None, task.targets[index - task.start]
@@ -265,6 +276,17 @@ class ImageRows:
             attempt.line = Sample(path, target, len(data), sha256, row.width, row.height, row.done).encode()
         attempt.row = row
 
+    def _source(self, task: Task, index: int) -> Readable:
+        """Locate an input; objects far away are asked for a block at a time."""
+        path = task.paths[index - task.start]
+        if self._fetcher is None:
+            return self._job.source(path, task.members[index - task.start] if task.members else None)
+        if self._expected != task.block:
+            self._expected = task.block
+            numbered = enumerate(task.paths, start=task.start)
+            self._fetcher.expect((number, name) for number, name in numbered if number not in task.refused)
+        return self._fetcher.source(index, path)
+
     def _mask(self, index: int, path: str, row: Row, attempt: Attempt) -> MaskRow:
         """Return the row of an input's mask; what is wrong with it is wrong with the input."""
         from packer.pixels.formats.opening import lift_limits
@@ -272,9 +294,10 @@ class ImageRows:
 
         lift_limits()
         job = self._job
-        read = functools.partial(job.mask_source(path).read, max_pixels=job.rows.max_pixels)
         try:
-            data, attempt.mask_source = self._in_flight.patiently(index, read)
+            self._in_flight.mark(index, is_reading=True)
+            data, attempt.mask_source = job.mask_source(path).read(max_pixels=job.rows.max_pixels)
+            self._in_flight.mark(index)
             return mask_row(data, row, job.geometry, classes=job.mask_classes)
         except DecodeError as e:
             raise DecodeError(f"its mask {path}: {e}") from e

@@ -1,17 +1,16 @@
 """Blocks decoded by worker processes, written where the blocks before them end, and given back in order.
 
-A worker decodes a block and says how many bytes it has; it is told where they go once that is known of all blocks before, and
-writes them. A worker that ends, or stands still for too long, loses its blocks, and others decode them again; an image that is
-in hand when a second worker ends is rejected.
+A worker does one thing at a time: it decodes a block and keeps its rows, or writes a block whose place is known. A worker that
+ends, or stands still for too long, loses its blocks, and others decode them again; an image that is in hand when a second worker
+ends is rejected.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import multiprocessing.connection
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
@@ -20,11 +19,11 @@ from typing import Any
 
 from packer.errors import EngineError, SourceError
 from packer.store.blocks import Result, Task
-from packer.workers.processes import Closable, Job, Marks, exit_reason, start_context, start_worker
+from packer.workers.processes import Closable, InFlight, Job, exit_reason, start_context, start_worker
 from reader.tuning import tuning
 
-# Blocks that a worker has at a time: one that it decodes, one to go on with, and those that wait for their place.
-_DEPTH, _UNDECODED = 4, 2
+# Blocks that a worker has at a time: one that it decodes, and those that wait for their place.
+_DEPTH = 4
 # Without one block written in between, and not by an image.
 _MAX_IDLE_DEATHS = 3
 # A killed process that hangs in the kernel (a dead NFS server) is left behind rather than waited for.
@@ -43,53 +42,51 @@ class _Block:
 
 @dataclass(eq=False)
 class _Worker:
-    """A worker as the engine knows it; blocks: by number, those that it has not written. still: seconds without a change."""
+    """A worker as the engine knows it.
+
+    block: what it decodes or writes now; None: it waits. held: blocks that it has decoded and not written.
+    still: seconds without a change of what it has in hand, since there were so many changes.
+    """
 
     process: BaseProcess
     pipe: Connection
-    marks: Marks
-    blocks: dict[int, _Block] = field(default_factory=dict)
-    decoded: set[int] = field(default_factory=set)
+    in_flight: InFlight
+    block: _Block | None = None
+    held: list[_Block] = field(default_factory=list)
     changes: int = -1
     still: float = 0.0
 
-    def send(self, *message: object) -> None:
+    def tell(self, block: _Block, *order: object) -> None:
+        """Give it something to do with a block."""
+        self.block, self.still = block, 0.0
         with contextlib.suppress(OSError):  # it has ended, as its pipe will say
-            self.pipe.send(message)
+            self.pipe.send(order)
 
-    @property
-    def undecoded(self) -> int:
-        return len(self.blocks) - len(self.decoded)
-
-    def is_owing(self) -> bool:
-        """Whether it has something to decode or to write; else it may wait forever."""
-        return self.undecoded > 0 or any(block.offset is not None for block in self.blocks.values())
-
-    def held_bytes(self) -> int:
-        """Return the bytes of rows that it holds."""
-        return sum(block.result.size_bytes for n, block in self.blocks.items() if n in self.decoded and block.result)
+    def has_room(self) -> bool:
+        """Whether it may hold one more block."""
+        held_bytes = sum(block.result.size_bytes for block in self.held if block.result)
+        return len(self.held) < _DEPTH and held_bytes < tuning().worker_held_bytes
 
     def suspect(self) -> _Block | None:
         """Return the block whose image it has in hand; None between two images."""
-        index = self.marks[0]
-        return next((block for block in self.blocks.values() if block.task.start <= index < block.task.stop), None)
+        block = self.block
+        return block if block and block.task.start <= self.in_flight.index < block.task.stop else None
 
 
 class LocalEngine:
     """Worker processes on this machine.
 
     Args:
-        timeout: seconds after which an image that is not done costs its worker.
         inherited: what this process has open and a forked worker must close.
     """
 
-    def __init__(self, job: Job, *, workers: int, timeout: float, inherited: Sequence[Closable] = ()) -> None:
-        self._job, self._count, self._timeout, self._inherited = job, workers, timeout, inherited
+    def __init__(self, job: Job, *, workers: int, inherited: Sequence[Closable] = ()) -> None:
+        self._job, self._count, self._inherited = job, workers, inherited
         self._context, self._limits = start_context(), tuning()
         self._workers: list[_Worker] = []
-        # by number: those that are not given back, in order, and of these those that a lost worker had
-        self._blocks: dict[int, _Block] = {}
-        self._waiting: dict[int, _Block] = {}
+        # those that are not given back, in order, and of these those that a lost worker had
+        self._blocks: deque[_Block] = deque()
+        self._lost: list[_Block] = []
         self._suspects: Counter[int] = Counter()
         self._idle_deaths = 0
         self._looked = time.monotonic()
@@ -104,34 +101,20 @@ class LocalEngine:
             SourceError: what the inputs are on does not answer. EngineError: workers end without getting anything done, or an
                 image was changed while it was packed.
         """
-        first_task = next(tasks, None)
-        if first_task is None:
-            return
-        tasks = itertools.chain([first_task], tasks)
         while self._feed(tasks):
             for worker, message in self._messages():
                 self._take(worker, *message)
             self._look_after_workers()
-            for block in self._blocks.values():
+            for block in self._blocks:
                 if block.offset is None:
                     if block.result is None:
                         break
-                    block.offset = offset
-                    self._write(block)
-                offset = block.offset + (block.result.size_bytes if block.result else 0)
+                    block.offset, offset = offset, offset + block.result.size_bytes
             ready()
-            while (first := next(iter(self._blocks.values()), None)) and first.is_written:
-                del self._blocks[first.task.block]
-                assert first.result is not None
-                yield first.result
-
-    def waits_for(self) -> str:
-        """Return the path of an image whose source cannot be read now and is retried; "" where there is none."""
-        for worker in self._workers:
-            index, _, _, is_retried = worker.marks
-            if is_retried and (block := worker.suspect()):
-                return block.task.paths[index - block.task.start]
-        return ""
+            while self._blocks and self._blocks[0].is_written:
+                result = self._blocks.popleft().result
+                assert result is not None
+                yield result
 
     def close(self) -> None:
         """End all workers now; returns when none is left."""
@@ -143,42 +126,27 @@ class LocalEngine:
     # -- work
 
     def _feed(self, tasks: Iterator[Task]) -> bool:
-        """Bring the workers to their number and give them blocks; returns whether any block is in progress."""
+        """Start workers that lack, and give those that wait something to do; returns whether any block is in progress."""
         while len(self._workers) < self._count:
-            self._start()
-        # one each, then the next: few blocks must not all go to one
-        for undecoded in range(_UNDECODED):
-            for worker in self._workers:
-                if worker.undecoded > undecoded or not self._has_room(worker):
-                    continue
-                block = self._next(tasks)
-                if block is None:
-                    return bool(self._blocks)
-                worker.blocks[block.task.block] = block
-                worker.send("decode", block.task)
-        return True
-
-    def _has_room(self, worker: _Worker) -> bool:
-        """Whether a worker may hold one more block. Where none decodes, all may wait for the block that is next."""
-        has_room = len(worker.blocks) < _DEPTH and worker.held_bytes() < self._limits.worker_held_bytes
-        return has_room or not any(each.undecoded for each in self._workers)
-
-    def _next(self, tasks: Iterator[Task]) -> _Block | None:
-        """Return a block that was lost, the first one first, else that of the next task; None where there is neither."""
-        if self._waiting:
-            return self._waiting.pop(min(self._waiting))
-        task = next(tasks, None)
-        if task is None:
-            return None
-        return self._blocks.setdefault(task.block, _Block(task))
-
-    def _write(self, block: _Block) -> None:
-        """Have a block's rows written by the worker that holds them; one that is lost is written when it is decoded again."""
+            self._workers.append(_Worker(*start_worker(self._context, self._job, self._inherited)))
         for worker in self._workers:
-            if block.task.block in worker.decoded:
-                worker.send("write", block.task.block, block.offset)
+            if worker.block is None:
+                self._give(worker, tasks)
+        return bool(self._blocks)
 
-    def _messages(self) -> Iterator[tuple[_Worker, tuple[Any, ...]]]:
+    def _give(self, worker: _Worker, tasks: Iterator[Task]) -> None:
+        """Have a worker write a block whose place is known, else decode one that was lost, else the next one."""
+        placed = next((block for block in worker.held if block.offset is not None), None)
+        if placed is not None:
+            worker.tell(placed, "write", placed.task.block, placed.offset)
+        elif self._lost:
+            block = self._lost.pop(0)
+            worker.tell(block, "decode", block.task)
+        elif worker.has_room() and (task := next(tasks, None)):
+            self._blocks.append(block := _Block(task))
+            worker.tell(block, "decode", task)
+
+    def _messages(self) -> Iterator[tuple[_Worker, tuple[str, Any]]]:
         """Yield what workers have to say; replace those that will say nothing any more."""
         by_pipe = {worker.pipe: worker for worker in self._workers}
         for pipe in multiprocessing.connection.wait([*by_pipe], timeout=self._limits.engine_poll_seconds):
@@ -191,57 +159,40 @@ class LocalEngine:
                 continue
             yield worker, message
 
-    def _take(self, worker: _Worker, kind: str, *content: Any) -> None:
-        """Take what a worker has to say."""
+    def _take(self, worker: _Worker, kind: str, content: Any) -> None:
+        """Take what a worker says of its block: it is decoded, or written; or the error that ends the pack."""
         if kind == "failed":
-            raise content[0]
-        worker.still = 0.0
+            raise content
+        block, worker.block = worker.block, None
+        assert block is not None
         if kind == "decoded":
-            result: Result = content[0]
-            block = worker.blocks[result.block]
-            if block.offset is not None and block.result is not None and block.result.size_bytes != result.size_bytes:
+            if block.offset is not None and block.result and block.result.size_bytes != content.size_bytes:
                 raise EngineError(f"{block.task.paths[0]}, or an image soon behind it, was changed meanwhile.")
-            block.result = result
-            worker.decoded.add(result.block)
-            if block.offset is not None:
-                self._write(block)
+            block.result = content
+            worker.held.append(block)
         else:
-            number = content[0]
-            worker.blocks.pop(number).is_written = True
-            worker.decoded.remove(number)
+            block.is_written = True
+            worker.held.remove(block)
             self._idle_deaths = 0
 
     # -- workers
 
     def _look_after_workers(self) -> None:
-        """Replace workers that stand still for too long: at an image for the timeout, between two images for longer."""
-        now = time.monotonic()
+        """Replace workers that stand still for too long; raises SourceError where a source does not answer."""
+        now, most = time.monotonic(), self._limits.worker_seconds
         # where this process was stopped, or the machine slept, no worker is to blame
         passed, self._looked = min(now - self._looked, self._limits.longest_look_seconds), now
         for worker in list(self._workers):
-            if worker.changes != worker.marks[1] or not worker.is_owing():
-                worker.changes, worker.still = worker.marks[1], 0.0
+            if worker.changes != worker.in_flight.changes or worker.block is None:
+                worker.changes, worker.still = worker.in_flight.changes, 0.0
             worker.still += passed
-            if worker.suspect() is None:
-                if worker.still > max(self._timeout, self._limits.between_images_seconds):
-                    self._lose(worker, f"it stood still for {worker.still:.0f} seconds between two images")
-            elif worker.still > self._timeout:
-                self._check_source(worker)
-                self._lose(worker, f"decoding it took more than {self._timeout:g} seconds (--timeout)")
-
-    def _check_source(self, worker: _Worker) -> None:
-        """Raise SourceError where a source does not answer once more: that is no fault of the image."""
-        index, _, is_reading, _ = worker.marks
-        block = worker.suspect()
-        if is_reading and block and self._suspects[index]:
-            raise SourceError(
-                f"{block.task.paths[index - block.task.start]} cannot be read: twice no answer came within"
-                f" {self._timeout:g} seconds (--timeout)"
-            )
-
-    def _start(self) -> None:
-        inherited = [*self._inherited, *(worker.pipe for worker in self._workers)]
-        self._workers.append(_Worker(*start_worker(self._context, self._job, inherited)))
+            if worker.still <= most:
+                continue
+            suspect = worker.suspect()
+            if suspect and worker.in_flight.is_reading:
+                path = suspect.task.paths[worker.in_flight.index - suspect.task.start]
+                raise SourceError(f"{path} cannot be read: no answer came within {most:g} seconds")
+            self._lose(worker, f"{'decoding it' if suspect else 'a block'} took more than {most:g} seconds")
 
     def _end(self, worker: _Worker) -> None:
         """End a worker; it has still the blocks that it leaves behind."""
@@ -253,16 +204,17 @@ class LocalEngine:
     def _lose(self, worker: _Worker, reason: str) -> None:
         """End a worker and have its blocks decoded again; the second time its image in hand is refused for the reason."""
         self._end(worker)
-        if (block := worker.suspect()) is not None:
-            index = worker.marks[0]
+        if (suspect := worker.suspect()) is not None:
+            index = worker.in_flight.index
             self._suspects[index] += 1
             if self._suspects[index] > 1:
-                block.task = replace(block.task, refused=block.task.refused | {index: reason})
+                suspect.task = replace(suspect.task, refused=suspect.task.refused | {index: reason})
         else:
             self._idle_deaths += 1
             if self._idle_deaths > _MAX_IDLE_DEATHS:
                 raise EngineError(f"workers end without getting anything done ({reason}).")
-        for number, block in worker.blocks.items():
+        lost = {block.task.block: block for block in (*self._lost, *worker.held, worker.block) if block}
+        self._lost = [lost[number] for number in sorted(lost)]
+        for block in self._lost:
             if block.offset is None:
                 block.result = None
-            self._waiting[number] = block

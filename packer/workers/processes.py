@@ -8,18 +8,15 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import queue
 import signal
 import sys
 import threading
-import time
 import types
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Iterator, MutableSequence, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from packer.errors import EngineError, PackError
-from packer.sources.roots import retried
 from packer.store.blocks import Result, Task
 
 if TYPE_CHECKING:
@@ -30,17 +27,10 @@ if TYPE_CHECKING:
 # A worker's own exit code for MemoryError; no signal and no Python uses it.
 _NO_MEMORY = 101
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# A worker that waits for its sources gives a sign of life so often.
-_SIGN_SECONDS = 0.25
-
-_T = TypeVar("_T")
 
 
 class Worker(Protocol):
     """What does the work in a process of its own."""
-
-    def expect(self, task: Task) -> None:
-        """Prepare for a block that will be decoded; called by another thread."""
 
     def decode(self, task: Task) -> Result:
         """Decode a block and hold its rows."""
@@ -52,11 +42,8 @@ class Worker(Protocol):
 class Job(Protocol):
     """What all blocks have in common; travels to the workers."""
 
-    def worker(self, in_flight: Marks | None) -> Worker:
-        """Make what does the work, in its process.
-
-        It leaves word in in_flight: [its image or -1, how often that changed, whether it reads it, or retries that].
-        """
+    def worker(self, in_flight: InFlight) -> Worker:
+        """Make what does the work, in its process; it leaves word in in_flight of each image."""
 
 
 class Closable(Protocol):
@@ -66,52 +53,36 @@ class Closable(Protocol):
         """Close it."""
 
 
-class Marks(Protocol):
-    """Numbers that a worker leaves for the engine, in memory that both see."""
-
-    def __getitem__(self, index: int, /) -> int: ...
-
-    def __setitem__(self, index: int, value: int, /) -> None: ...
-
-    def __iter__(self) -> Iterator[int]: ...
-
-
 class InFlight:
-    """The image that a worker has in hand, left where the engine can read it even after a crash: see `Job.worker`.
+    """The image that a worker has in hand, in memory where the engine can read it even after a crash.
 
     Args:
-        shared: what `start_worker` made; None: nobody looks.
-        pauses: seconds between tries of a source that cannot be read.
+        shared: index or -1, number of changes, whether it is being read.
     """
 
-    def __init__(self, shared: Marks | None, pauses: Sequence[float]) -> None:
-        self._shared, self._pauses = shared, pauses
+    def __init__(self, shared: MutableSequence[int] | None = None) -> None:
+        self._shared = [-1, 0, 0] if shared is None else shared
 
-    def mark(self, index: int, *, is_reading: bool = False, is_retried: bool = False) -> None:
-        """Say which image it is, whether its source is being read, and whether that has failed and is retried; -1: none."""
-        if self._shared is not None:
-            self._shared[2], self._shared[3] = is_reading, is_retried
-            self._shared[1] += 1
-            self._shared[0] = index
+    def mark(self, index: int, *, is_reading: bool = False) -> None:
+        """Say which image it is, and whether its source is being read; -1: none."""
+        self._shared[2] = is_reading
+        self._shared[1] += 1
+        self._shared[0] = index
 
-    def patiently(self, index: int, read: Callable[[], _T], *, is_reading: bool = True) -> _T:
-        """Return what read returns of an image's source; one that cannot be read now is waited for, with signs of life.
+    @property
+    def index(self) -> int:
+        """The image's number in the pack; -1: none."""
+        return self._shared[0]
 
-        Args:
-            is_reading: read does nothing else, so that no answer from it is none of the source.
-        """
+    @property
+    def changes(self) -> int:
+        """How often the worker said something."""
+        return self._shared[1]
 
-        def sleep(seconds: float) -> None:
-            """Wait as no worker does that stands still."""
-            until = time.monotonic() + seconds
-            while (left := until - time.monotonic()) > 0:
-                self.mark(index, is_reading=is_reading, is_retried=True)
-                time.sleep(min(left, _SIGN_SECONDS))
-
-        self.mark(index, is_reading=is_reading)
-        found = retried(read, self._pauses, sleep)
-        self.mark(index)
-        return found
+    @property
+    def is_reading(self) -> bool:
+        """Whether the worker waits for the image's source."""
+        return bool(self._shared[2])
 
 
 def start_context() -> BaseContext:
@@ -131,16 +102,15 @@ def start_context() -> BaseContext:
 
 def start_worker(
     context: BaseContext, job: Job, inherited: Sequence[Closable]
-) -> tuple[BaseProcess, Connection, Marks]:
+) -> tuple[BaseProcess, Connection, InFlight]:
     """Start a process that works at the other end of a pipe; returns it, this end, and its in_flight, shared with it.
 
     Args:
-        inherited: what else this process has open and a forked one must close.
+        inherited: what this process has open and a forked one must close.
     """
     parent, child = context.Pipe()
-    in_flight = context.RawArray("q", [-1, 0, 0, 0])
-    # a forked child holds copies of the parent's ends; while they are open, no worker would see the parent die
-    others = [*inherited, parent] if context.get_start_method() == "fork" else []
+    in_flight = InFlight(context.RawArray("q", [-1, 0, 0]))
+    others = inherited if context.get_start_method() == "fork" else []
     process = context.Process(  # type: ignore[attr-defined]
         target=_work, args=(job, child, in_flight, others), daemon=True, name="pixpack-worker"
     )
@@ -167,9 +137,6 @@ def without_main() -> Iterator[None]:
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
     """Start processes that see no signal before `begin_worker`: a forked one would do what the command does on it."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield
@@ -178,24 +145,16 @@ def signals_held() -> Iterator[None]:
 
 
 def begin_worker() -> None:
-    """Begin a process that works for this one: SIGINT is for the parent, and no warning is shown.
+    """Begin a process that works for this one: SIGINT is for the parent, no warning is shown, and it ends with its parent.
 
-    Those that matter are recorded in samples.jsonl.
+    Warnings that matter are recorded in samples.jsonl. A pipe does not tell that the parent is gone: a process that was forked
+    later holds its other end, and an image may never end.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:  # what its parent ignores stays so, as in the command
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     warnings.simplefilter("ignore")
-
-
-def begin_pool_worker() -> None:
-    """Begin a process of a concurrent.futures pool, as `begin_worker`.
-
-    It ends with its parent: it holds the pipe that it reads from open, and would wait there forever.
-    """
-    begin_worker()
     with contextlib.suppress(RuntimeError):  # no thread may be started
         threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -206,42 +165,24 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def serve(job: Job, pipe: Connection, in_flight: Marks | None) -> None:
+def serve(job: Job, pipe: Connection, in_flight: InFlight) -> None:
     """Be a worker at the end of a pipe: decode and write what it says; the process ends with it."""
-    orders: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
     try:
         worker = job.worker(in_flight)
-        threading.Thread(target=_receive, args=(pipe, orders, worker), daemon=True).start()
         while True:
-            kind, *content = orders.get()
-            if kind == "decode":
+            order, *content = pipe.recv()
+            if order == "decode":
                 pipe.send(("decoded", worker.decode(*content)))
             else:
                 worker.write(*content)
-                pipe.send(("written", content[0]))
-    except BrokenPipeError:
+                pipe.send(("written", None))
+    except (EOFError, BrokenPipeError):
         return
     except MemoryError:  # reported by the exit code: a message would need memory
         os._exit(_NO_MEMORY)
-    except (
-        OSError,
-        PackError,
-        EngineError,
-    ) as e:  # the store's disk, that of the inputs, or this machine: the pack must stop
+    except (OSError, PackError, EngineError) as e:  # the disk of the store or of the inputs, or this machine: the pack must stop
         with contextlib.suppress(OSError):
             pipe.send(("failed", e))
-
-
-def _receive(pipe: Connection, orders: queue.SimpleQueue[tuple[Any, ...]], worker: Worker) -> None:
-    """Take messages off the pipe at once: a parent that waits to send and a worker that waits to answer would wait forever."""
-    try:
-        while True:
-            message = pipe.recv()
-            if message[0] == "decode":
-                worker.expect(message[1])
-            orders.put(message)
-    except (EOFError, OSError):
-        os._exit(0)  # the parent is gone: no one waits for this worker, also not for an image that never ends
 
 
 def exit_reason(code: int | None) -> str:
@@ -252,12 +193,10 @@ def exit_reason(code: int | None) -> str:
         return "there was not enough memory for it"
     if code == -signal.SIGKILL:
         return "killed by SIGKILL, as the system does where memory runs out"
-    if code < 0:
-        return f"killed by {signal.Signals(-code).name}"
-    return f"exit code {code}"
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-def _work(job: Job, pipe: Connection, in_flight: Marks | None, others: list[Closable]) -> None:
+def _work(job: Job, pipe: Connection, in_flight: InFlight, others: Sequence[Closable]) -> None:
     """Serve one pipe until the parent is gone."""
     begin_worker()
     for other in others:

@@ -79,20 +79,6 @@ def test_what_stands_still_says_so(log: Log) -> None:
     assert log.lines == ["pack: 5 of 100 images, 5%, 0 rejected"] * 13
 
 
-def test_a_log_says_at_once_that_the_source_is_waited_for_and_no_longer_when_it_is_read(log: Log) -> None:
-    log.after(9, "pack", 5, 1000)
-    log.after(1, "pack", 5, 1000, waits_for="/photos/a.jpg")
-    for _ in range(4):
-        log.after(1, "pack", 5, 1000, waits_for="/photos/a.jpg")
-    for _ in range(10):
-        log.after(1, "pack", 5, 1000, waits_for="/photos/a.jpg")
-    log.after(9, "pack", 6, 1000)
-    log.after(1, "pack", 6, 1000)
-    waiting = "pack: 5 of 1,000 images, 0%, 0 rejected, waiting for the source: /photos/a.jpg"
-    assert log.lines[:2] == [waiting, waiting]
-    assert "waiting" not in log.lines[2]
-
-
 def test_a_log_says_which_process_packs(log: Log) -> None:
     for _ in range(10):
         log.after(1, "wait", 0, 0, waits_for="/out is being packed by process 3 on node")
@@ -114,24 +100,12 @@ class Terminal(io.StringIO):
         return self.getvalue().split("\r")[-1].rstrip()
 
 
-@pytest.mark.parametrize("stage", ["pack", "list"])
-def test_a_terminal_shows_that_the_source_is_waited_for_instead_of_the_bar(
-    monkeypatch: pytest.MonkeyPatch, stage: str
-) -> None:
+def test_a_terminal_shows_who_packs_instead_of_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(module.os, "get_terminal_size", lambda _: (80, 24))
     with ProgressBar(hidden=False) as bar:
-        total = 0 if stage == "list" else 100
-        bar.update(Progress(stage, 5, total))
-        bar.update(Progress(stage, 5, total, waits_for="/photos/a.jpg"))
-        assert terminal.line == f"{stage}, waiting for the source: /photos/a.jpg"
-        bar.update(Progress(stage, 5, total, waits_for=f"/{'photos/' * 40}a {{b}}.jpg"))
-        assert len(terminal.line) < 80
-        assert terminal.line.startswith(f"{stage}, waiting for the source: ...")
-        assert terminal.line.endswith("photos/a {b}.jpg")
-        bar.update(Progress(stage, 6, total))
-        assert "waiting" not in terminal.line
+        bar.update(Progress("pack", 5, 100))
         bar.update(Progress("wait", 0, 0, waits_for=f"/{'photos/' * 40} is being packed by process 3 on node"))
         assert terminal.line.startswith("wait, ...")
         assert terminal.line.endswith("photos/ is being packed by process 3 on node")

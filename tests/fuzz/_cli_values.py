@@ -33,7 +33,6 @@ _VALID: dict[str, tuple[str, ...]] = {
     "part": ("1/1", "1/2", "2/2", "3/3"),
     "workers": ("1", "2", "3"),
     "max_rejects": ("0", "100%", "5", "50%"),
-    "timeout": ("5", "30", "0.5"),
     "engine": ("local",),
     "rows": ("0:4", "0,2", "::2", "-1", "1"),
     "names": ("a", "b", "nothing"),

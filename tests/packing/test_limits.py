@@ -37,7 +37,7 @@ def test_a_camera_of_100_megapixels_passes_by_default(tmp_path: Path) -> None:
 def test_an_interrupted_pack_is_resumed_with_another_limit(images: Path, tmp_path: Path) -> None:
     photo(100, 80, 1).save(images / "class2" / "large.jpg")
     interrupted(pack, images, tmp_path / "out", size=32, workers=1, max_pixels=LARGE, inputs=12)
-    report = pack(images, tmp_path / "out", size=32, workers=1, timeout=40)
+    report = pack(images, tmp_path / "out", size=32, workers=1)
     assert (report.rows, report.rejected, report.resumed_from > 0) == (25, 0, True)
     pack(images, tmp_path / "reference", size=32, workers=1)
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "reference")

@@ -216,12 +216,12 @@ def test_a_pack_continues_though_its_sources_grew_meanwhile(
 
 @pytest.mark.usefixtures("small_blocks")
 def test_an_image_that_stalls_costs_a_pack_of_own_sizes_that_image(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tune: Tune
 ) -> None:
+    tune(worker_seconds=1.5)
     harm_at(images / "class0/002.jpg", lambda: time.sleep(600), monkeypatch)
     monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
-    # longer than the engine's patience, after which others go around
-    report = pack(images, tmp_path / "out", fit="none", workers=2, max_rejects=1, timeout=1.5)
+    report = pack(images, tmp_path / "out", fit="none", workers=2, max_rejects=1)
     assert report.rows == 23
     monkeypatch.undo()
     (images / "class0/002.jpg").unlink()

@@ -101,7 +101,7 @@ REASONS = [
     (segfault, "its worker ended (killed by SIGSEGV)"),
     (out_of_memory, "its worker ended (there was not enough memory for it)"),
     (killed, "its worker ended (killed by SIGKILL, as the system does where memory runs out)"),
-    (stall, "decoding it took more than 0.5 seconds (--timeout)"),
+    (stall, "decoding it took more than 0.5 seconds"),
 ]
 
 
@@ -111,12 +111,15 @@ def test_what_ends_a_worker_is_tried_once_more_and_rejected(
     tmp_path: Path,
     faults: Faults,
     capfd: pytest.CaptureFixture[str],
+    tune: Tune,
     harm: Callable[[], None],
     reason: str,
 ) -> None:
+    if harm is stall:
+        tune(worker_seconds=0.5)
     deadly = images / "class1/003.jpg"
     faults.make(deadly, harm)
-    pack(images, tmp_path / "out", size=32, workers=2, max_rejects=1, timeout=0.5)
+    pack(images, tmp_path / "out", size=32, workers=2, max_rejects=1)
     _only_reject_is(tmp_path, images, deadly, reason)
     first, second = [attempt for attempt in faults.attempts() if attempt[2] == deadly.name]
     assert second[0] - first[0] < 5
@@ -211,7 +214,7 @@ def test_a_worker_that_stops_between_two_images_costs_nothing_but_time(
 ) -> None:
     """No image is in flight before a block is begun and while one is written."""
     pack(images, tmp_path / "full", size=32)
-    tune(between_images_seconds=0.5)
+    tune(worker_seconds=0.5)
     original = getattr(BlockWorker, method)
 
     def stopping(worker: BlockWorker, *content: Any) -> Any:
@@ -226,7 +229,7 @@ def test_a_worker_that_stops_between_two_images_costs_nothing_but_time(
     def progress(_: Any) -> None:
         assert time.monotonic() < deadline, "the stopped worker was not noticed"
 
-    report = pack(images, tmp_path / "out", size=32, workers=2, timeout=0.5, progress=progress)
+    report = pack(images, tmp_path / "out", size=32, workers=2, progress=progress)
     assert report.rejected == 0
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "full")
 
@@ -256,7 +259,7 @@ if work == "pack_dataset":
             path = super().__getitem__(index)
             seen(path) if os.getpid() != parent else None
             return Image.open(path), 0
-    pack_dataset(Items(sorted(map(str, Path(images).rglob("*.jpg")))), out, size=32, workers=2, timeout=1.5)
+    pack_dataset(Items(sorted(map(str, Path(images).rglob("*.jpg")))), out, size=32, workers=2)
 else:
     from packer import pack
     from packer.sources.local import LocalSource
@@ -265,7 +268,7 @@ else:
     from packer.pixels.compiled import Native
     decode.native = Native  # the compiled part reads files without LocalSource
     LocalSource.read = lambda self, **more: seen(self.path) or original(self, **more)
-    pack(images, out, size=32, workers=2, timeout=1.5)
+    pack(images, out, size=32, workers=2)
 """
 
 
@@ -278,8 +281,9 @@ else:
     ],
 )
 def test_what_is_stopped_for_longer_than_the_timeout_costs_no_image_and_no_decoding(
-    tmp_path: Path, work: str, who: str
+    tmp_path: Path, tune: Tune, work: str, who: str
 ) -> None:
+    tune(worker_seconds=1.5)
     images, out = make_tree(tmp_path / "images", classes=1), tmp_path / "out"
     arguments = [sys.executable, "-c", _STOPPED, work, who, str(images), str(out)]
     process = subprocess.Popen(arguments, start_new_session=True, stderr=subprocess.PIPE, text=True)
@@ -289,7 +293,7 @@ def test_what_is_stopped_for_longer_than_the_timeout_costs_no_image_and_no_decod
             assert time.monotonic() < deadline, "nothing was stopped"
             assert process.poll() is None, process.communicate()[1]
             time.sleep(0.01)
-        time.sleep(4)  # what is tested: more than twice --timeout
+        time.sleep(4)  # what is tested: more than twice worker_seconds
         os.killpg(process.pid, signal.SIGCONT)
         _, errors = process.communicate(timeout=300)
     finally:

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
+from conftest import Tune
 
 from packer.errors import EngineError
 from packer.store.blocks import Result, Task
@@ -32,20 +32,17 @@ class FakeJob:
     deaths: tuple[tuple[str, int], ...] = ()
     times: int = 1
 
-    def worker(self, in_flight: Any) -> FakeWorker:
+    def worker(self, in_flight: InFlight) -> FakeWorker:
         return FakeWorker(self, in_flight)
 
 
 class FakeWorker:
     """Dies by SIGKILL before or after it does something, or half done with it."""
 
-    def __init__(self, job: FakeJob, in_flight: Any) -> None:
-        self._job, self._marks = job, InFlight(in_flight, ())
+    def __init__(self, job: FakeJob, in_flight: InFlight) -> None:
+        self._job, self._marks = job, in_flight
         self._file = os.open(job.folder / "rows", os.O_WRONLY)
         self._last, self._rows = ("", -1), dict[int, bytes]()
-
-    def expect(self, task: Task) -> None:
-        """Do nothing."""
 
     def decode(self, task: Task) -> Result:
         self._next()
@@ -81,11 +78,11 @@ class FakeWorker:
                     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def run(job: FakeJob, workers: int, timeout: float = 30.0) -> tuple[list[Result], bytes]:
+def run(job: FakeJob, workers: int) -> tuple[list[Result], bytes]:
     """Return the results, and the file of rows."""
     (job.folder / "rows").write_bytes(b"")
     tasks: Iterator[Task] = (Task(n, n, [f"{n}"], [0]) for n in range(BLOCKS))
-    engine = LocalEngine(job, workers=workers, timeout=timeout)
+    engine = LocalEngine(job, workers=workers)
     looks = itertools.count()
     try:
         found = list(engine.run(tasks, FIRST, ready=lambda: _not_forever(next(looks))))
@@ -141,10 +138,12 @@ def test_workers_that_end_without_getting_anything_done_are_given_up(point: str,
         run(FakeJob(tmp_path, tuple((point, n) for n in range(BLOCKS)), times=9), 2)
 
 
-def test_a_worker_that_waits_for_its_place_may_wait_longer_than_the_timeout(tmp_path: Path) -> None:
+def test_a_worker_that_waits_for_its_place_may_wait_longer_than_the_timeout(tmp_path: Path, tune: Tune) -> None:
+    tune(worker_seconds=0.3)
+
     @dataclass(frozen=True)
     class Slow(FakeJob):
-        def worker(self, in_flight: Any) -> FakeWorker:
+        def worker(self, in_flight: InFlight) -> FakeWorker:
             worker = FakeWorker(self, in_flight)
             decode = worker.decode
 
@@ -158,6 +157,6 @@ def test_a_worker_that_waits_for_its_place_may_wait_longer_than_the_timeout(tmp_
             worker.decode = slowly  # type: ignore[method-assign]
             return worker
 
-    results, rows = run(Slow(tmp_path), 2, timeout=0.3)
+    results, rows = run(Slow(tmp_path), 2)
     assert rows == EXPECTED
     assert not any(result.rejects for result in results)
