@@ -230,12 +230,13 @@ class Build:
                     commit.result()
                     commit, written = pool.submit(self._log.commit, written), []
                 self._tick()
-            commit.result()
-            if written:
-                self._log.commit(written)
         finally:
             engine.close()
+            # what is written is kept, also where the pack is interrupted
+            if commit.exception() is None and written:
+                self._log.commit(written)
             pool.shutdown()
+        commit.result()
 
     def _take(self, result: Result) -> None:
         """Count a block that was written."""
