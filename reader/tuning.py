@@ -56,12 +56,6 @@ class Tuning:
     # second.
     source_requests: int = 32
 
-    # -- the command
-
-    # In a log: a line for each such share of a stage, but none more often than this, so that a short command says nothing.
-    log_line_share: float = 0.1
-    log_line_seconds: float = 5.0
-
     # -- loading
 
     # Smaller batches are gathered and queued in groups of this size: what each costs besides its copy, Python and thread

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import errno
 import os
 import sys
-import threading
 from typing import NoReturn, TextIO
 
 import click
@@ -28,7 +26,6 @@ from packer.cli.commands import (
     verify,
 )
 from packer.cli.group import cli
-from packer.cli.help import use_color
 from packer.cli.output import EXIT_DISK_FULL, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED, EXIT_USAGE, fail
 from packer.cli.signals import continuing, ended, signals_raise
 from packer.errors import OptionsError, Terminated
@@ -54,32 +51,14 @@ for _command in (
 ):
     cli.add_command(_command)
 
-# How glibc's loader says that a shared library could not be mapped (elf/dl-load.c); an ImportError has no errno.
-_NO_ROOM_FOR_LIBRARY = "failed to map segment from shared object"
-
-# Numbers of tools that sys.monitoring has (docs.python.org/3/library/sys.monitoring.html).
-_MONITORING_TOOLS = 6
-
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command and exit with its code; every expected error is one line on stderr."""
-    code = run(arguments)
-    code = _flushed(code)
-    # all is closed; Python would wait for threads whose requests a server does not answer
-    if code not in (EXIT_INTERRUPTED, EXIT_TERMINATED):
-        if threading.active_count() > 1 or _is_observed():
-            sys.exit(code)
-        atexit._run_exitfuncs()
-        code = _flushed(code)
-    # Python would take apart what was imported: 20 ms (2026-11-23)
-    os._exit(code)
-
-
-def _is_observed() -> bool:
-    """Say whether a profiler, a debugger or what measures coverage runs this command, and has yet to write what it found."""
-    tools = getattr(sys, "monitoring", None)  # from Python 3.12 on
-    is_monitored = tools is not None and any(map(tools.get_tool, range(_MONITORING_TOOLS)))
-    return is_monitored or sys.gettrace() is not None or sys.getprofile() is not None
+    code = _flushed(run(arguments))
+    if code in (EXIT_INTERRUPTED, EXIT_TERMINATED):
+        # all is closed; Python would wait for threads whose requests a server does not answer
+        os._exit(code)
+    sys.exit(code)
 
 
 def _flushed(code: int) -> int:
@@ -110,7 +89,7 @@ def run(arguments: list[str] | None = None) -> int:
     to_continue = continuing(words)
     try:
         with signals_raise(to_continue), named_for(COMMAND):
-            return cli.main(words, prog_name="pack", standalone_mode=False, color=use_color()) or 0
+            return cli.main(words, prog_name="pack", standalone_mode=False) or 0
     except click.exceptions.Exit as e:
         return e.exit_code
     except click.UsageError as e:
@@ -121,7 +100,7 @@ def run(arguments: list[str] | None = None) -> int:
             message = f"{message}. Expected: {_arguments(called)}."
         if message.startswith("Usage: "):
             # `pack` alone is answered by all of the help, which needs no word before or after it
-            click.echo(message, err=True, color=use_color())
+            click.echo(message, err=True)
             return EXIT_USAGE
         return fail(f"{message} See: {command} --help", EXIT_USAGE)
     except (click.Abort, KeyboardInterrupt, Terminated) as e:
@@ -146,13 +125,8 @@ def _arguments(command: click.Command) -> str:
 
 def _exit_code(error: Exception) -> int:
     """Print an expected error as one line and return its exit code; raise a bug again, for its traceback."""
-    # first: without memory nothing more can be imported
-    if _is_out_of_memory(error):
-        # numpy says much of what else might be wrong, and the reason last
-        reason = "".join(f": {line}" for line in str(error).strip().rstrip(".").splitlines()[-1:])
-        return fail(
-            f"this process gets no more memory{reason}. Free some, or raise its limit (ulimit -v, cgroup).", EXIT_FAILED
-        )
+    if isinstance(error, MemoryError):
+        return fail("this process gets no more memory. Free some, or raise its limit (ulimit -v, cgroup).", EXIT_FAILED)
     from packer.errors import DiskFullError, EngineError, PackError, ScanError
     from packer.store.failures import open_files_limit
     from packer.system import FULL, NO_DESCRIPTOR
@@ -165,11 +139,6 @@ def _exit_code(error: Exception) -> int:
         return fail(str(error), EXIT_DISK_FULL)
     if isinstance(error, PackError | StoreError | EngineError):
         return fail(str(error), EXIT_FAILED)
-    if _lacks_processes(error):
-        return fail(
-            "no more processes or threads can be started. End some, or raise their limit (ulimit -u, pids.max of the cgroup).",
-            EXIT_FAILED,
-        )
     if isinstance(error, OSError) and error.errno in NO_DESCRIPTOR:
         what = error.filename or "a file or pipe"
         return fail(
@@ -181,25 +150,6 @@ def _exit_code(error: Exception) -> int:
         name = errno.errorcode.get(error.errno or 0, "?")
         return fail(f"{where}: {error.strerror} ({name}).", EXIT_DISK_FULL if error.errno in FULL else EXIT_FAILED)
     raise error
-
-
-def _lacks_processes(error: BaseException | None) -> bool:
-    """Say whether a process or thread that cannot be started is the error, or what it arose from."""
-    while error is not None:
-        if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
-            return True
-        # of fork; a stream that would have to wait says how much it has written
-        if isinstance(error, BlockingIOError) and not hasattr(error, "characters_written"):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Say whether memory is what was missing, for data, or for a library to be loaded."""
-    if isinstance(error, ImportError):
-        return _NO_ROOM_FOR_LIBRARY in str(error)
-    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
 
 
 if __name__ == "__main__":

@@ -75,7 +75,6 @@ WORKERS = click.option(
 MAX_REJECTS = click.option(
     "--max-rejects",
     default=WorkerOptions.max_rejects,
-    show_default=True,
     metavar="N|P%",
     help="More rejects than this end with exit code 3.",
 )
@@ -142,7 +141,6 @@ RUN = combined(
     click.option(
         "--max-rejects",
         default=WorkerOptions.max_rejects,
-        show_default=True,
         metavar="N|P%",
         help="More rejects than this end with exit code 3; a store that would be replaced stays.",
     ),

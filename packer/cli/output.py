@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import click
 
 from packer.cli import messages
-from packer.cli.terminal import columns_of, filled
 from reader.format.shown import redacted, shown_lines
 
 if TYPE_CHECKING:
@@ -87,15 +86,11 @@ def fail(message: str, code: int) -> int:
 
 
 def say(text: str = "", *, err: bool = False) -> None:
-    """Print text without control characters and credentials of URLs; what a stream's encoding lacks is escaped.
-
-    A terminal wraps it between words; in a pipe or a file each line stays as long as it is.
-    """
+    """Print text without control characters and credentials of URLs; what a stream's encoding lacks is escaped."""
     text, stream = redacted(shown_lines(text)), sys.stderr if err else sys.stdout
     encoding = getattr(stream, "encoding", None) or "utf-8"
     text = text.encode(encoding, "backslashreplace").decode(encoding)
-    columns = columns_of(stream)
-    click.echo(filled(text, columns) if columns else text, err=err)
+    click.echo(text, err=err)
 
 
 def say_json(value: object) -> None:

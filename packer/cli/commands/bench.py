@@ -14,10 +14,8 @@ from packer.cli.output import say, say_json
 
 @command(short_help="How near reading comes to the speed of this machine's memory and disk.")
 @click.argument("out", type=StorePath())
-@click.option("--batch-size", type=click.IntRange(1), default=256, show_default=True, metavar="N", help="Rows a batch.")
-@click.option(
-    "--seconds", type=Range(0.1, 3600), default=5.0, show_default=True, metavar="S", help="About how long to measure."
-)
+@click.option("--batch-size", type=click.IntRange(1), default=256, metavar="N", help="Rows a batch.")
+@click.option("--seconds", type=Range(0.1, 3600), default=5.0, metavar="S", help="About how long to measure.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON on stdout.")
 def bench(out: str, batch_size: int, seconds: float, as_json: bool) -> int:
     """Time reading the store OUT: MemmapLoader and torch's DataLoader, against copying its rows, and reading from the disk.

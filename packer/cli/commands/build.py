@@ -25,7 +25,6 @@ from packer.options import CHANNELS, ENGINES, FITS, RESAMPLES, PackOptions
     "--fit",
     type=click.Choice(FITS),
     default=PackOptions.fit,
-    show_default=True,
     help="crop: cover, then center crop, as torchvision does; pad: all of it, centered; squash: stretch; inside: upper left;"
     " none: each row keeps its image's size.",
 )
@@ -38,7 +37,6 @@ from packer.options import CHANNELS, ENGINES, FITS, RESAMPLES, PackOptions
     "--crop-fraction",
     type=float,
     default=PackOptions.crop_fraction,
-    show_default=True,
     metavar="F",
     help="Share of the resized image that the crop keeps; 0.875 is the usual 224 of 256.",
 )
@@ -46,7 +44,6 @@ from packer.options import CHANNELS, ENGINES, FITS, RESAMPLES, PackOptions
     "--resample",
     type=click.Choice(RESAMPLES),
     default=PackOptions.resample,
-    show_default=True,
     help="Filter, always antialiased.",
 )
 @COMPRESS
@@ -57,7 +54,6 @@ from packer.options import CHANNELS, ENGINES, FITS, RESAMPLES, PackOptions
     "--channels",
     type=click.Choice(tuple(CHANNELS)),
     default=PackOptions.channels,
-    show_default=True,
     help="What a row holds.",
 )
 @click.option(
@@ -70,7 +66,6 @@ from packer.options import CHANNELS, ENGINES, FITS, RESAMPLES, PackOptions
     "--bit-depth",
     type=int,
     default=PackOptions.bit_depth,
-    show_default=True,
     metavar="N",
     help="Bits that 16-bit gray files use, 8 to 16, such as 12 of a camera's.",
 )
@@ -85,7 +80,6 @@ from packer.options import CHANNELS, ENGINES, FITS, RESAMPLES, PackOptions
     "--max-pixels",
     type=int,
     default=PackOptions.max_pixels,
-    show_default=True,
     metavar="N",
     help="Reject images whose header claims more.",
 )
@@ -103,7 +97,6 @@ from packer.options import CHANNELS, ENGINES, FITS, RESAMPLES, PackOptions
     "--engine",
     type=click.Choice(ENGINES),
     default=PackOptions.engine,
-    show_default=True,
     help="ray: pack parts as tasks of a Ray cluster, then join them.",
 )
 @RUN

@@ -19,7 +19,7 @@ from packer.errors import OptionsError
 @command(short_help="Compare a store with its images as Pillow and torchvision give them.")
 @click.argument("images", type=StorePath())
 @click.argument("out", type=StorePath())
-@click.option("--rows", type=click.IntRange(1), default=64, show_default=True, metavar="N", help="Rows to compare.")
+@click.option("--rows", type=click.IntRange(1), default=64, metavar="N", help="Rows to compare.")
 @REPORT
 def compare(images: str, out: str, rows: int, as_json: bool, quiet: bool) -> int:
     """Compare the store OUT with IMAGES, decoded whole by Pillow and resized and cropped by the options of the pack.

@@ -17,11 +17,9 @@ from packer.options import CHANNELS, FITS, PackOptions
 @command(short_help="What each way to pack images takes on disk.")
 @click.argument("images", type=StorePath())
 @click.option("--size", metavar="S|HxW", help="Also show rows of this size, as pack takes it; the command is of it.")
-@click.option(
-    "--fit", type=click.Choice(FITS), default=PackOptions.fit, show_default=True, help="How an image fills that row."
-)
+@click.option("--fit", type=click.Choice(FITS), default=PackOptions.fit, help="How an image fills that row.")
 @click.option("--max-size", metavar="S|short:S", help="With --fit none: the most that a side may have.")
-@click.option("--channels", type=click.Choice(tuple(CHANNELS)), default="rgb", show_default=True, help="Of a row.")
+@click.option("--channels", type=click.Choice(tuple(CHANNELS)), default="rgb", help="Of a row.")
 @WORKERS
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON on stdout.")
 @click.option("--quiet", is_flag=True, help="Print the plan and nothing else.")

@@ -20,10 +20,8 @@ from reader.format.filesystem import absolute_path, error_path, plain_path
 @command(short_help="A contact sheet, or single rows, as PNG.")
 @click.argument("out", type=StorePath())
 @click.option("--rows", metavar="LIST", help="Rows to show, such as 0,7,20-29; without it, some spread over the store.")
-@click.option("--count", type=click.IntRange(1, 10_000), default=TILES, show_default=True, help="Tiles of the sheet.")
-@click.option(
-    "--columns", type=click.IntRange(1, 200), default=TILES_A_LINE, show_default=True, help="Tiles in a line."
-)
+@click.option("--count", type=click.IntRange(1, 10_000), default=TILES, help="Tiles of the sheet.")
+@click.option("--columns", type=click.IntRange(1, 200), default=TILES_A_LINE, help="Tiles in a line.")
 @click.option(
     "--per-class",
     type=click.IntRange(1, 100),

@@ -32,7 +32,7 @@ from packer.errors import OptionsError
     "--per-class", type=click.IntRange(1), metavar="K", help="K rows of each class, or all it has, drawn by --seed."
 )
 @click.option("--fraction", type=float, metavar="F", help="This share of the rows, drawn by --seed.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of --per-class and --fraction.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Of --per-class and --fraction.")
 @COMPRESS
 @click.option(
     "--no-compress",
