@@ -15,10 +15,10 @@ SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "sh
 class Command(click.Command):
     """A command whose examples are not wrapped."""
 
-    def __init__(self, *args: Any, help: str | None = None, **settings: Any) -> None:
+    def __init__(self, *, help: str | None = None, **settings: Any) -> None:
         # a paragraph behind "\b" keeps its lines (click.palletsprojects.com, "Preventing Rewrapping")
         text = inspect.cleandoc(help or "").replace("Examples:\n\n", "\b\nExamples:\n")
-        super().__init__(*args, help=text, **settings)
+        super().__init__(help=text, **settings)
 
 
 # Decorates a function as a command with such help.
