@@ -9,7 +9,6 @@ import io
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -121,15 +120,6 @@ def touch(root: Path, *names: str) -> Path:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(b"x")
     return root
-
-
-def stress(name: str, *arguments: str) -> dict[str, Any]:
-    """Run a long trial of tests; returns what its last line reports."""
-    command = [sys.executable, "-m", f"tests.{name}", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=540, cwd=Path(__file__).parents[1])
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
 
 
 def check_golden_bytes(golden: Path) -> None:
@@ -270,7 +260,7 @@ def real_syncs() -> None:
 
 @pytest.fixture(autouse=True)
 def _no_syncs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sync nothing: a pack waits 80 ms for the disk, and what a power loss leaves is shown by power_test, whose packs sync."""
+    """Sync nothing: a pack waits 80 ms for the disk, and commands of tests/crash show power losses, with syncs."""
     monkeypatch.setenv(no_syncs.VARIABLE, "1" if "real_syncs" in request.fixturenames else "0")
     no_syncs.sync_nothing(monkeypatch.setattr)
 

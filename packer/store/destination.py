@@ -364,10 +364,9 @@ class Folder:
             PackError: another process has finished OUT since the first look; LockedError where one holds the stage, or a part.
         """
         check_no_links(*self._own_paths())
-        is_new = not self.stage.exists()
         try:
             with contextlib.ExitStack() as held:
-                held.callback(self._release, is_new and not parts)
+                held.callback(self._release, not parts)
                 self._lock(self.stage, is_shared=bool(parts))
                 if self.state.finished and not self.replaces:
                     raise finished_meanwhile(self.out)
@@ -634,12 +633,12 @@ class Folder:
 
     # -- end
 
-    def _release(self, is_new: bool) -> None:
-        """Let go of the locks; a new stage in which nothing is in progress is removed before."""
+    def _release(self, is_whole: bool) -> None:
+        """Let go of the locks; a stage of which the whole was held, and in which nothing is in progress, is removed before."""
         with contextlib.suppress(OSError, PackError):
-            if is_new and not self.locks:
+            if is_whole and not self.locks:
                 self.stage.rmdir()
-            elif is_new and self.stage.is_dir() and not in_progress(self.stage) and {*listed(self.stage)} <= {FOLDER}:
+            elif is_whole and self.stage.is_dir() and not in_progress(self.stage) and {*listed(self.stage)} <= {FOLDER}:
                 self._remove_stage()
         for lock in self.locks:
             lock.close()

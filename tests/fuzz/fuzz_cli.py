@@ -34,7 +34,7 @@ import click
 
 from packer.cli.app import cli, run
 from scripts import ROOT
-from tests.crash._runs import digests
+from tests.crash.runs import files as digests
 from tests.fuzz._cli_values import Values, make_inputs
 
 _MOST_SECONDS = 120

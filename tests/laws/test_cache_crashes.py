@@ -22,8 +22,8 @@ import pytest
 
 from packer import pack_dataset
 from reader import MemmapDataset, StoreError
-from tests.crash._calls import Call, Shim
-from tests.crash._disk import Disk, Tree, write_tree
+from tests.crash.calls import Call, Shim
+from tests.crash.disk import Disk, Tree, write_tree
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or shutil.which("cc") is None, reason="the shim needs LD_PRELOAD and a C compiler"

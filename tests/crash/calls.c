@@ -2,10 +2,10 @@
  *
  *   CALLS_STATE   a file of 4096 zero bytes: the count and the lock that all processes share
  *   CALLS_ROOT    the folder, absolute and free of links; what lies elsewhere, pipes and terminals are not seen
- *   CALLS_LOG     append each call to this file, with its data: see tests/crash/_calls.py
+ *   CALLS_LOG     append each call to this file, with its data: see calls.py
  *   CALLS_NAMES   ",write,fsync," : only these calls count; without it all do but close and read
  *   CALLS_AT      spoil the n-th that counts ...
- *   CALLS_DO      ... die: kill the process group before it; die alone: the process; short: do half of a write; a number: fail with that errno
+ *   CALLS_DO      ... die: kill the process group before it; die alone: the process; stop: the group, until SIGCONT; short: do half of a write; a number: fail with that errno
  *
  * One call at a time: the log's order is the order in which the calls took place. What a program has stored in a shared mapping
  * of a file is found before the next call, and logged as "mapped". */
@@ -168,6 +168,7 @@ static void enter(Call *call) {
         kill(what[3] ? getpid() : 0, SIGKILL);
         pause();
     }
+    if (!strcmp(what, "stop")) kill(0, SIGSTOP);
     call->is_short = !strcmp(what, "short");
     call->error = call->is_short ? 0 : atoi(what);
 }

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.crash._calls import Call
+from tests.crash.calls import Call
 
 # what a disk writes whole or not at all
 _SECTOR_BYTES = 512
@@ -211,6 +211,14 @@ def write_tree(tree: Tree, folder: Path) -> None:
             (folder / name).write_bytes(entry)
         else:
             write_tree(entry, folder / name)
+
+
+def flat(tree: Tree, above: str = "") -> dict[str, bytes]:
+    """Return the files of a tree: relative path -> bytes."""
+    found = dict[str, bytes]()
+    for name, entry in tree.items():
+        found |= {above + name: entry} if isinstance(entry, bytes) else flat(entry, f"{above}{name}/")
+    return found
 
 
 def _loaded(path: Path) -> _Folder:
