@@ -167,10 +167,11 @@ def _intact(path: Path) -> Manifest:
 
 def _check_unfinished(to: Folder) -> None:
     """Refuse to clear away the unfinished work of another command; raises PackError."""
-    for folder in to.state.unfinished:
+    state = to.state
+    for folder in state.unfinished:
         header = header_of(folder)
-        # parts have headers of their own
-        if header is None or not header.update:
+        # a journal that was only just made holds nothing; parts have headers of their own
+        if folder in state.with_parts if header is None else not header.update:
             check_no_links(to.stage)
             raise PackError(
                 f"An update would discard the unfinished work in {to.stage}: continue that first, or remove the folder."

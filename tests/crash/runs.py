@@ -21,6 +21,7 @@ from packer import pack
 from packer.cli.app import run as run_command
 from reader.format.manifest import MANIFEST
 
+_OUT = "out"
 # pad: so that the store has a content.memmap too
 _OPTIONS = "--size 32 --fit pad --workers 2 --max-rejects 20%"
 _BUILD = f"build {{work}}/images {{out}} {_OPTIONS}"
@@ -39,15 +40,13 @@ class Kind:
     before: tuple[str, ...] = ()
     is_begun: bool = False
     is_changed: bool = False
-    out: str = "out"
     is_copy: bool = False
     is_filled: bool = False
     is_files: bool = False
 
 
 KINDS = {
-    # into folders that are new too
-    "new": Kind(_BUILD, out="new/parents/out"),
+    "new": Kind(_BUILD),
     "continued": Kind(_BUILD, is_begun=True),
     "overwrite": Kind(f"{_BUILD} --overwrite", (_BUILD,), is_changed=True),
     "update": Kind("update {work}/images {out} --workers 2 --max-rejects 20%", (_BUILD,), is_changed=True),
@@ -60,8 +59,8 @@ KINDS = {
     "merge": Kind("merge {work}/a {work}/b {out}", is_copy=True),
     "remerge": Kind("merge {work}/a {work}/b {out} --overwrite", ("subset {work}/a {out} --rows 2,1",), is_copy=True),
     "subset": Kind("subset {work}/a {out} --rows 5,0,3,6,2", is_copy=True),
-    "pull": Kind("pull file://{work}/a {out}", out="new/parents/out"),
-    "push": Kind("push {work}/a file://{out}", out="new/parents/out", is_filled=True),
+    "pull": Kind("pull file://{work}/a {out}"),
+    "push": Kind("push {work}/a file://{out}", is_filled=True),
     "repush": Kind("push {work}/a file://{out} --overwrite", ("push {work}/b file://{out}",), is_filled=True),
     "requantize": Kind("requantize {work}/images {out} -q 5 --workers 2 --max-rejects 20%", is_files=True),
 }
@@ -75,12 +74,13 @@ class Run:
     def __init__(self, name: str, work: Path) -> None:
         self.kind, self.disk, self._work, self._start = KINDS[name], work / "disk", work, work / "start"
         _make_inputs(work)
+        self.disk.mkdir()
         if self.kind.is_begun:
             options: dict[str, Any] = {"size": 32, "fit": "pad", "workers": 1, "max_rejects": "20%"}
             interrupted(pack, work / "images", self.out, inputs=6, **options)
         for line in (*self.kind.before, None):
             if line is None:
-                shutil.copytree(self.disk, self._start) if self.disk.exists() else self._start.mkdir()
+                shutil.copytree(self.disk, self._start)
                 if self.kind.is_changed:
                     for folder in (work / "images", work / "splits/val"):
                         shutil.copy(folder / "class0/000.jpg", folder / "class2/001.jpg")
@@ -91,7 +91,7 @@ class Run:
 
     @property
     def out(self) -> Path:
-        return self.disk / self.kind.out
+        return self.disk / _OUT
 
     def found(self) -> dict[str, bytes]:
         """Read what the disk holds."""
@@ -139,9 +139,9 @@ class Run:
 
     def _seen(self, found: Mapping[str, bytes]) -> dict[str, bytes]:
         """Return the files of OUT that a reader sees: not those with which it is made."""
-        inside = {name: content for name, content in found.items() if name.startswith(f"{self.kind.out}/")}
+        inside = {name: content for name, content in found.items() if name.startswith(f"{_OUT}/")}
         return {
-            name.removeprefix(f"{self.kind.out}/"): content
+            name.removeprefix(f"{_OUT}/"): content
             for name, content in inside.items()
             if ".packing" not in Path(name).parts
         }

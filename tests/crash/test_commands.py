@@ -59,6 +59,15 @@ class Recorded:
         return [*range(every, len(self.calls) + 1, every)]
 
     @property
+    def begun(self) -> list[int]:
+        """The first write to each journal: it is there, and holds nothing."""
+        first = dict[str, int]()
+        for at, call in enumerate(self.calls, 1):
+            if call.name == "write" and call.path.endswith("/journal"):
+                first.setdefault(call.path, at)
+        return [*first.values()]
+
+    @property
     def commits(self) -> set[int]:
         """The calls that make something count: new names of stores, and syncs of a journal."""
         names = ("rename", "exchange", "link")
@@ -127,7 +136,7 @@ def test_a_kill_before_any_call_leaves_the_old_out_or_the_new_one_and_the_line_c
     folder: Path, kind: str, count: int
 ) -> None:
     found = recorded(folder, kind)
-    for at in found.some(count):
+    for at in sorted({*found.some(count), *found.begun}):
         found.run.lay_out()
         # two workers do not make the same number of calls each time
         assert found.shim.run(found.run.command(), at=at, do="die")[0] in (-signal.SIGKILL, 0)
