@@ -10,7 +10,6 @@ _PARTS = (
     "blur",
     "copies",
     "crops",
-    "jpeg_pixels",
     "jpeg_row",
     "neon",
     "picture",

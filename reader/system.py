@@ -13,7 +13,7 @@ from pathlib import Path
 # Pages looked at: the share is then known to about 6 %.
 _PROBES = 256
 _CGROUPS = Path("/sys/fs/cgroup")
-_NETWORK_FILE_SYSTEMS = "nfs nfs4 cifs smb3 smbfs 9p ceph lustre glusterfs afs beegfs gpfs".split()
+_NETWORK_FILE_SYSTEMS = ["nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "lustre", "glusterfs", "afs", "beegfs", "gpfs"]
 
 
 def available_cpus() -> int:

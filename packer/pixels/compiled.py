@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-import zlib
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Protocol
@@ -25,12 +24,12 @@ PixelBytes = bytes | bytearray | memoryview
 class RowOf(Protocol):
     """Decodes a JPEG to (width, height) = source by DCT scaling, resizes it, and cuts out size = (width, height) from origin on.
 
-    Returns uint8[height, width, 3] of RGB, 0 outside the picture; None where the data is anything but a sound JPEG.
+    Writes uint8[height, width, 3] of RGB, 0 outside the picture, to out; False where the data is anything but a sound JPEG.
     """
 
     def __call__(
-        self, data: bytes, source: Pair, resized: Pair, origin: Pair, size: Pair, resample: int
-    ) -> bytes | None: ...
+        self, data: bytes, source: Pair, resized: Pair, origin: Pair, size: Pair, resample: int, out: bytearray, /
+    ) -> bool: ...
 
 
 # (width, height) of the picture that is decoded, of that resized, x, y of the row in it, (width, height) of the row; the filter
@@ -49,20 +48,13 @@ class SumsOf(Protocol):
     def __call__(self, pixels: PixelBytes, channels: int) -> tuple[int, ...]: ...
 
 
-class Crc32Of(Protocol):
-    """Returns the crc32 of data behind that of which value is the crc32, as zlib.crc32."""
-
-    def __call__(self, data: PixelBytes, value: int = 0, /) -> int: ...
-
-
 @dataclass(frozen=True)
 class Native:
-    """The compiled functions, each None where it is not used, for the reason, or zlib's crc32. is_missing: they are not built."""
+    """The compiled functions, each None where it is not used, for the reason. is_missing: they are not built."""
 
     row: RowOf | None = None
     resize: ResizeOf | None = None
     sums: SumsOf | None = None
-    crc32: Crc32Of = zlib.crc32
     # of the libjpeg-turbo that it decodes with; "" where it does not decode
     version: str = ""
     reason: str = ""
@@ -78,7 +70,7 @@ def native() -> Native:
         built = functions()
     except ImportError as e:
         return Native(reason=str(e), is_missing=True)
-    known = Native(None, built.resize, built.sums, built.crc32)
+    known = Native(None, built.resize, built.sums)
     version = _library_version(built)
     if version is None or not _OLDEST <= _numbers(version) <= _NEWEST:
         found = f"it runs with libjpeg-turbo {version or 'of unknown version'}, expected 2.1 to 3.2"

@@ -106,8 +106,9 @@ class Decoder:
         if self._one_pass is None or (plan := self.plan(header.width, header.height)) is None:
             return None
         done = self.done(header.width, header.height)
-        pixels = self._one_pass(data, *plan)
-        if pixels is None:
+        width, height = plan[3]
+        pixels = bytearray(width * height * 3)
+        if not self._one_pass(data, *plan, pixels):
             return None
         return Row(pixels, self.content(header.width, header.height), header.width, header.height, done)
 

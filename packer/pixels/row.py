@@ -13,7 +13,7 @@ class Row:
     frame: the pixels as a store keeps them, where that is known already.
     """
 
-    pixels: bytes
+    pixels: bytes | bytearray
     content: tuple[int, int, int, int]
     width: int
     height: int

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from packer.errors import DecodeError, EngineError, SourceError
 from packer.options import RowOptions
-from packer.pixels.compiled import native
 from packer.pixels.decode import serves
 from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
@@ -134,7 +134,7 @@ class BlockWorker:
         self._job, self._layout = job, job.layout
         self._in_flight = in_flight or InFlight()
         self._maker = job.row_maker(self._in_flight)
-        self._sums, self._crc32 = ChannelSums(self._layout.channel_count), native().crc32
+        self._sums = ChannelSums(self._layout.channel_count)
         self._held: dict[int, _Held] = {}
         # of blocks that are written: fresh memory costs a page fault every 4 KiB
         self._spare: list[bytearray] = []
@@ -210,7 +210,7 @@ class BlockWorker:
         kept = row.frame or (self._packed(row, attempt.mask, height, width) if layout.is_compressed else row.pixels)
         for data in (kept, b"" if layout.has_mask_file or layout.is_compressed else attempt.mask):
             held.append(data)
-            result.crc32 = self._crc32(data, result.crc32)
+            result.crc32 = zlib.crc32(data, result.crc32)
         if layout.has_mask_file:
             held.masks += attempt.mask
         self._sums.add(row.pixels, width * layout.channel_count)
@@ -218,7 +218,7 @@ class BlockWorker:
             result.shapes.append((height, width))
         if layout.is_compressed:
             result.frames.append(len(kept))
-            result.unpacked_crc32 = self._crc32(attempt.mask, self._crc32(row.pixels, result.unpacked_crc32))
+            result.unpacked_crc32 = zlib.crc32(attempt.mask, zlib.crc32(row.pixels, result.unpacked_crc32))
             result.unpacked_bytes += len(row.pixels) + len(attempt.mask)
         result.mask_values = sorted({*result.mask_values, *attempt.mask_values})
         result.rows += 1

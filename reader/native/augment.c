@@ -1,6 +1,6 @@
 /* Augments a batch: checks the table of steps, then changes each image on one of several threads, without the interpreter. */
 
-#include "augment.h"
+#include "functions.h"
 
 #include <math.h>
 #include <stdint.h>

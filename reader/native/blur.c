@@ -1,6 +1,6 @@
 /* Blurs pixels: float32 sums of taps from first to last, within a level of pixel_ops.py. */
 
-#include "blur.h"
+#include "functions.h"
 
 #include <math.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 /* Copies spans of bytes without the interpreter. What is streamed does not stay in the caches, which it would only fill: it is more
  * than they hold. memcpy does that by itself for large pieces alone, and more slowly. */
 
-#include "copies.h"
+#include "functions.h"
 
 #include <stdint.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Crops a batch: checks each row of the table, then makes the crops on several threads, without the interpreter. */
 
-#include "crops.h"
+#include "functions.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -244,26 +244,25 @@ static PyObject *checked_crops(Job *job, const Py_buffer *table, int threads) {
 }
 
 PyObject *crops(PyObject *module, PyObject *args) {
-    Py_buffer pixels, table, out;
-    const char *fill;
-    Py_ssize_t levels;
+    Py_buffer pixels, table, out, fill;
     int threads;
     Job job = {0};
-    if (!PyArg_ParseTuple(args, "y*y*w*iy#i", &pixels, &table, &out, &job.channels, &fill, &levels, &threads))
+    if (!PyArg_ParseTuple(args, "y*y*w*iy*i", &pixels, &table, &out, &job.channels, &fill, &threads))
         return NULL;
     PyObject *made = NULL;
     job.pixels = pixels.buf;
     job.size = pixels.len;
     job.out = out.buf;
     job.out_size = out.len;
-    if ((job.channels != 1 && job.channels != 3 && job.channels != 4) || levels != job.channels)
+    if ((job.channels != 1 && job.channels != 3 && job.channels != 4) || fill.len != job.channels)
         PyErr_SetString(PyExc_ValueError, "expected 1, 3 or 4 channels, and a byte of fill for each");
     else {
-        memcpy(job.fill, fill, (size_t)levels);
+        memcpy(job.fill, fill.buf, (size_t)fill.len);
         made = checked_crops(&job, &table, threads);
     }
     PyBuffer_Release(&pixels);
     PyBuffer_Release(&table);
     PyBuffer_Release(&out);
+    PyBuffer_Release(&fill);
     return made;
 }

@@ -1,4 +1,5 @@
-/* Lines come from libjpeg a few at a time, are resized while they are in the CPU's cache, and only what the row keeps is made.
+/* Lines come from libjpeg a few at a time, are resized while they are in the CPU's cache, and only what the row keeps is made. Pixels of
+ * a JPEG at its own size go straight to where they belong, by the exact inverse DCT that is the default everywhere.
  * Serves sound JPEGs of 1 or 3 components, and leaves at whatever libjpeg complains about. */
 
 #define _GNU_SOURCE /* dladdr */
@@ -11,10 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <jpeglib.h>
-
 
 #if !defined(LIBJPEG_TURBO_VERSION_NUMBER) || LIBJPEG_TURBO_VERSION_NUMBER < 2001000
 #error "libjpeg-turbo 2.1 or newer is needed: skipping lines of a progressive JPEG may never end before"
@@ -27,24 +26,30 @@
 #define MOST_KEPT_BYTES (1L << 30)
 /* A line that begins on 32 bytes is written past the caches (vmovntdq in libjpeg-turbo's jdcolext-avx2.asm). */
 #define LINE_OFFSET 4
+/* Of a progressive JPEG: each goes over all coefficients again, and sound ones have about 10. */
+#define MOST_SCANS 100
+/* Of a row of blocks. */
+#define BLOCK_LINES 8
+
+_Static_assert(MOST_MESSAGE >= JMSG_LENGTH_MAX, "a message of libjpeg would be too long");
 
 typedef struct {
     struct jpeg_error_mgr base;
     jmp_buf leave;
+    /* of MOST_MESSAGE bytes, or NULL */
+    char *message;
 } Errors;
 
-double seconds_now(void) {
-    struct timespec at;
-#ifdef CLOCK_MONOTONIC
-    clock_gettime(CLOCK_MONOTONIC, &at);
-#else
-    timespec_get(&at, TIME_UTC);
-#endif
-    return (double)at.tv_sec + (double)at.tv_nsec * 1e-9;
+static void leave(j_common_ptr info) {
+    Errors *errors = (Errors *)info->err;
+    if (errors->message)
+        errors->base.format_message(info, errors->message);
+    longjmp(errors->leave, 1);
 }
 
-static void leave(j_common_ptr info) {
-    longjmp(((Errors *)info->err)->leave, 1);
+static void count_scans(j_common_ptr info) {
+    if (((j_decompress_ptr)info)->input_scan_number > MOST_SCANS)
+        leave(info);
 }
 
 /* Leaves at the first warning: level -1; higher ones are traces. */
@@ -56,15 +61,29 @@ static void judge(j_common_ptr info, int level) {
 typedef struct {
     struct jpeg_decompress_struct info;
     Errors errors;
+    struct jpeg_progress_mgr progress;
     Resampler resampler;
     uint8_t *lines;
-    double resize_seconds;
 } Work;
+
+/* Returns NULL if out of memory. */
+static Work *open_work(char *message) {
+    Work *work = calloc(1, sizeof(Work));
+    if (!work)
+        return NULL;
+    work->info.err = jpeg_std_error(&work->errors.base);
+    work->errors.base.error_exit = leave;
+    work->errors.base.emit_message = judge;
+    work->errors.message = message;
+    work->progress.progress_monitor = count_scans;
+    return work;
+}
 
 static void close_work(Work *work) {
     jpeg_destroy_decompress(&work->info);
     resampler_free(&work->resampler);
     free(work->lines);
+    free(work);
 }
 
 /* Asks for the scale that TurboJPEG takes: the largest number of eighths that gives no more than the wanted size. */
@@ -105,9 +124,10 @@ static int decode(Work *work, const uint8_t *data, size_t size, const Wanted *wa
     jpeg_create_decompress(info);
     /* with no file to put the rest in, it leaves where that is exceeded */
     info->mem->max_memory_to_use = MOST_KEPT_BYTES;
+    info->progress = &work->progress;
     jpeg_mem_src(info, data, size);
     jpeg_read_header(info, TRUE);
-    info->out_color_space = JCS_EXT_RGBX;
+    info->out_color_space = JCS_RGB;
     if ((info->num_components != 1 && info->num_components != 3) || !choose_scale(info, wanted) ||
         !resampler_init(resampler, wanted, out, stride))
         return 0;
@@ -123,7 +143,7 @@ static int decode(Work *work, const uint8_t *data, size_t size, const Wanted *wa
     }
     resampler_begin_at(resampler, (int)column);
 
-    size_t line_bytes = ((size_t)wanted->source_width * 4 + LINE_PADDING + 63) / 64 * 64;
+    size_t line_bytes = ((size_t)wanted->source_width * 3 + LINE_PADDING + 63) / 64 * 64;
     work->lines = calloc(LINES, line_bytes + 64);
     if (!work->lines)
         return 0;
@@ -137,28 +157,62 @@ static int decode(Work *work, const uint8_t *data, size_t size, const Wanted *wa
         int count = left < LINES ? left : LINES;
         while (ready < count)
             ready += (int)jpeg_read_scanlines(info, rows + ready, (JDIMENSION)(count - ready));
-        double begun = seconds_now();
         resampler_push(resampler, rows, ready);
-        work->resize_seconds += seconds_now() - begun;
     }
     drop_lines(info, info->output_height, may_crop, rows);
     jpeg_finish_decompress(info);
     return resampler->output == resampler->down.outputs;
 }
 
-static int decode_kept(const uint8_t *data, size_t size, const Wanted *wanted, uint8_t *out, long stride, double *resize_seconds) {
-    Work *work = calloc(1, sizeof(Work));
+static int decode_kept(const uint8_t *data, size_t size, const Wanted *wanted, uint8_t *out, long stride) {
+    Work *work = open_work(NULL);
     if (!work)
         return 0;
-    work->info.err = jpeg_std_error(&work->errors.base);
-    work->errors.base.error_exit = leave;
-    work->errors.base.emit_message = judge;
     volatile int is_decoded = 0;
     if (!setjmp(work->errors.leave))
         is_decoded = decode(work, data, size, wanted, out, stride);
-    *resize_seconds += work->resize_seconds;
     close_work(work);
-    free(work);
+    return is_decoded;
+}
+
+static int decode_whole(Work *work, const uint8_t *data, size_t size, int height, int width, int channels, uint8_t *out) {
+    j_decompress_ptr info = &work->info;
+    jpeg_create_decompress(info);
+    jpeg_mem_src(info, data, size);
+    jpeg_read_header(info, TRUE);
+    /* several scans would take memory for all coefficients of the picture */
+    if ((int)info->image_height != height || (int)info->image_width != width || info->num_components != channels ||
+        info->progressive_mode || jpeg_has_multiple_scans(info)) {
+        snprintf(work->errors.message, MOST_MESSAGE, "it has %u x %u pixels of %d components, or several scans",
+                 (unsigned)info->image_width, (unsigned)info->image_height, info->num_components);
+        return 0;
+    }
+    info->dct_method = JDCT_ISLOW;
+    info->out_color_space = channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
+    jpeg_start_decompress(info);
+    size_t line_bytes = (size_t)width * (size_t)channels;
+    while (info->output_scanline < info->output_height) {
+        JSAMPROW lines[BLOCK_LINES];
+        JDIMENSION count = info->output_height - info->output_scanline;
+        count = count < BLOCK_LINES ? count : BLOCK_LINES;
+        for (JDIMENSION n = 0; n < count; n++)
+            lines[n] = out + (info->output_scanline + n) * line_bytes;
+        jpeg_read_scanlines(info, lines, count);
+    }
+    jpeg_finish_decompress(info);
+    return 1;
+}
+
+int jpeg_pixels(const uint8_t *data, size_t size, int height, int width, int channels, uint8_t *out, char message[MOST_MESSAGE]) {
+    Work *work = open_work(message);
+    if (!work) {
+        snprintf(message, MOST_MESSAGE, "there is no memory for it");
+        return 0;
+    }
+    volatile int is_decoded = 0;
+    if (!setjmp(work->errors.leave))
+        is_decoded = decode_whole(work, data, size, height, width, channels, out);
+    close_work(work);
     return is_decoded;
 }
 
@@ -182,7 +236,7 @@ size_t row_bytes_of(const Wanted *wanted, const Place *place) {
     return (size_t)place->width * (size_t)place->height * 3;
 }
 
-int jpeg_row(const uint8_t *data, size_t size, const Wanted *wanted, const Place *place, uint8_t *row, double *resize_seconds) {
+int jpeg_row(const uint8_t *data, size_t size, const Wanted *wanted, const Place *place, uint8_t *row) {
     Wanted kept = kept_part(wanted, place);
     size_t row_bytes = row_bytes_of(wanted, place);
     if (!row_bytes)
@@ -190,7 +244,7 @@ int jpeg_row(const uint8_t *data, size_t size, const Wanted *wanted, const Place
     if (kept.x1 - kept.x0 < place->width || kept.y1 - kept.y0 < place->height)
         memset(row, 0, row_bytes);
     row += ((size_t)(kept.y0 - place->top) * (size_t)place->width + (size_t)(kept.x0 - place->left)) * 3;
-    return decode_kept(data, size, &kept, row, (long)place->width * 3, resize_seconds);
+    return decode_kept(data, size, &kept, row, (long)place->width * 3);
 }
 
 const char *jpeg_library(void) {

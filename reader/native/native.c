@@ -11,58 +11,46 @@
 
 #include <jpeglib.h>
 
-#include "augment.h"
-#include "blur.h"
-#include "copies.h"
-#include "crops.h"
-#include "jpeg_pixels.h"
+#include "functions.h"
 #include "jpeg_row.h"
 #include "picture.h"
 #include "predictor.h"
-#include "reads.h"
 #include "sums.h"
 
 /* Version of the functions and their behavior, which __init__.py compares: a build of other sources is not used. */
-#define INTERFACE 24
+#define INTERFACE 26
 
 #define TEXT(version) #version
 #define TEXT_OF(version) TEXT(version)
 /* The version of libjpeg-turbo whose headers this is built with, as "2.1.5". */
 #define HEADERS TEXT_OF(LIBJPEG_TURBO_VERSION)
 
-/* Seconds spent resizing, of all that row() took; changed under the GIL. */
-static double resize_seconds_so_far;
-
 PyDoc_STRVAR(row_doc,
-    "row(data, source, resized, origin, size, resample) -> bytes | None\n\n"
+    "row(data, source, resized, origin, size, resample, out) -> bool\n\n"
     "Decode a JPEG to source = (width, height), at a scale of libjpeg's, resize that to resized, and cut out the size = (width,\n"
-    "height) that begins at origin = (x, y): uint8[height, width, 3] of RGB, 0 outside the picture. None: not to be had here.");
+    "height) that begins at origin = (x, y), to out: uint8[height, width, 3] of RGB, 0 outside the picture. False: not to be had here.");
 
 static PyObject *row(PyObject *module, PyObject *args) {
-    const char *data;
-    Py_ssize_t size;
+    Py_buffer data, out;
     Wanted wanted = {0};
     Place place;
-    if (!PyArg_ParseTuple(args, "y#(ii)(ii)(ii)(ii)i", &data, &size, &wanted.source_width, &wanted.source_height, &wanted.width,
-                          &wanted.height, &place.left, &place.top, &place.width, &place.height, &wanted.filter))
+    if (!PyArg_ParseTuple(args, "y*(ii)(ii)(ii)(ii)iw*", &data, &wanted.source_width, &wanted.source_height, &wanted.width,
+                          &wanted.height, &place.left, &place.top, &place.width, &place.height, &wanted.filter, &out))
         return NULL;
     size_t row_bytes = row_bytes_of(&wanted, &place);
-    if (!row_bytes)
-        Py_RETURN_NONE;
-    PyObject *pixels = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)row_bytes);
-    if (!pixels)
+    int is_right = !row_bytes || (size_t)out.len == row_bytes, is_decoded = 0;
+    if (is_right && row_bytes) {
+        Py_BEGIN_ALLOW_THREADS;
+        is_decoded = jpeg_row(data.buf, (size_t)data.len, &wanted, &place, out.buf);
+        Py_END_ALLOW_THREADS;
+    }
+    PyBuffer_Release(&data);
+    PyBuffer_Release(&out);
+    if (!is_right) {
+        PyErr_SetString(PyExc_ValueError, "expected the memory of a row of 3 channels");
         return NULL;
-    uint8_t *out = (uint8_t *)PyBytes_AsString(pixels);
-    int is_decoded;
-    double seconds = 0;
-    Py_BEGIN_ALLOW_THREADS;
-    is_decoded = jpeg_row((const uint8_t *)data, (size_t)size, &wanted, &place, out, &seconds);
-    Py_END_ALLOW_THREADS;
-    resize_seconds_so_far += seconds;
-    if (is_decoded)
-        return pixels;
-    Py_DECREF(pixels);
-    Py_RETURN_NONE;
+    }
+    return PyBool_FromLong(is_decoded);
 }
 
 PyDoc_STRVAR(jpeg_pixels_doc,
@@ -90,13 +78,6 @@ static PyObject *jpeg_to_pixels(PyObject *module, PyObject *args) {
         return NULL;
     }
     return PyUnicode_DecodeUTF8(message, (Py_ssize_t)strlen(message), "replace");
-}
-
-PyDoc_STRVAR(resize_seconds_doc,
-    "resize_seconds() -> float\n\nReturn the seconds that row() has taken in this process to resize, decoding left out.");
-
-static PyObject *resize_seconds(PyObject *module, PyObject *unused) {
-    return PyFloat_FromDouble(resize_seconds_so_far);
 }
 
 PyDoc_STRVAR(resize_doc,
@@ -168,24 +149,10 @@ static PyObject *sums(PyObject *module, PyObject *args) {
     return both;
 }
 
-PyDoc_STRVAR(crc32_doc, "crc32(data, value) -> int\n\nReturn zlib's crc32 of data behind that of which value is the crc32.");
-
-static PyObject *crc32(PyObject *module, PyObject *args) {
-    Py_buffer data;
-    unsigned int value = 0;
-    if (!PyArg_ParseTuple(args, "y*|I", &data, &value))
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS;
-    value = crc32_of(value, data.buf, (size_t)data.len);
-    Py_END_ALLOW_THREADS;
-    PyBuffer_Release(&data);
-    return PyLong_FromUnsignedLong(value);
-}
-
 PyDoc_STRVAR(library_doc, "library() -> str | None\n\nReturn the path of the file that libjpeg's functions are in.");
 
 static PyObject *library(PyObject *module, PyObject *unused) {
-const char *path = jpeg_library();
+    const char *path = jpeg_library();
     if (path)
         return PyUnicode_DecodeFSDefault(path);
     Py_RETURN_NONE;
@@ -196,12 +163,9 @@ static PyMethodDef methods[] = {
     {"blur", blur, METH_VARARGS, blur_doc},
     {"copy_spans", copy_spans, METH_VARARGS, copy_spans_doc},
     {"crops", crops, METH_VARARGS, crops_doc},
-    {"crc32", crc32, METH_VARARGS, crc32_doc},
     {"floats", floats, METH_VARARGS, floats_doc},
     {"jpeg_pixels", jpeg_to_pixels, METH_VARARGS, jpeg_pixels_doc},
     {"library", library, METH_NOARGS, library_doc},
-#ifdef HAS_PHOTOGRAPHS
-#endif
     {"predict", predict, METH_VARARGS, predict_doc},
 #ifdef HAS_READS
     {"read_spans", read_spans, METH_VARARGS, read_spans_doc},
@@ -210,14 +174,12 @@ static PyMethodDef methods[] = {
     {"row", row, METH_VARARGS, row_doc},
     {"sums", sums, METH_VARARGS, sums_doc},
     {"resize", resize, METH_VARARGS, resize_doc},
-    {"resize_seconds", resize_seconds, METH_NOARGS, resize_seconds_doc},
     {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", NULL, 0, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__native(void) {
-    crc32_begin();
     PyObject *module = PyModule_Create(&definition);
     if (module && (PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) ||
                    PyModule_AddStringConstant(module, "HEADERS", HEADERS))) {

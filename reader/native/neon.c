@@ -1,17 +1,10 @@
-/* NEON belongs to every 64-bit ARM CPU; the CRC instructions to most, which the system reports. Big-endian ones take the plain code. */
+/* NEON belongs to every 64-bit ARM CPU. Big-endian ones take the plain code. */
 
 #include "neon.h"
 
 #ifdef HAS_NEON
 #include <arm_neon.h>
 #include <string.h>
-
-#ifdef __linux__
-#include <sys/auxv.h>
-#endif
-
-/* So many bytes fit in 16 bits. */
-#define MOST_BYTE_SUMS 257
 
 /* Two neighboring pixels of each line per step, four bytes each; where a pixel has three, the fourth belongs to the next one and
  * what is made of it is overwritten. The odd last weight is 0. */
@@ -69,16 +62,6 @@ void down_neon(const int16_t *weights, uint8_t *const *lines, int count, int pre
     }
 }
 
-int pack_rgb_neon(const uint8_t *from, uint8_t *to, int pixels) {
-    int done = 0;
-    for (; done + 16 <= pixels; done += 16) {
-        uint8x16x4_t four = vld4q_u8(from + 4 * done);
-        uint8x16x3_t three = {{four.val[0], four.val[1], four.val[2]}};
-        vst3q_u8(to + 3 * done, three);
-    }
-    return done;
-}
-
 static inline uint8x16_t reversed(uint8x16_t bytes) {
     uint8x16_t halves = vrev64q_u8(bytes);
     return vextq_u8(halves, halves, 8);
@@ -93,63 +76,5 @@ int64_t mirror_rgb_neon(const uint8_t *from, uint8_t *to, int64_t pixels) {
         vst3q_u8(to + 3 * (pixels - 16 - at), channels);
     }
     return left;
-}
-
-static void add_column(const uint8_t *bytes, size_t groups, int group, uint32_t *some, uint32_t *squares) {
-    uint32x4_t sums[4], powers[4];
-    for (int i = 0; i < 4; i++) {
-        sums[i] = vld1q_u32(some + 4 * i);
-        powers[i] = vld1q_u32(squares + 4 * i);
-    }
-    while (groups > 0) {
-        uint16x8_t low_sum = vdupq_n_u16(0), high_sum = vdupq_n_u16(0);
-        size_t count = groups < MOST_BYTE_SUMS ? groups : MOST_BYTE_SUMS;
-        for (size_t n = 0; n < count; n++, bytes += group) {
-            uint8x16_t values = vld1q_u8(bytes);
-            uint8x8_t low = vget_low_u8(values), high = vget_high_u8(values);
-            uint16x8_t low_squares = vmull_u8(low, low), high_squares = vmull_u8(high, high);
-            low_sum = vaddw_u8(low_sum, low);
-            high_sum = vaddw_u8(high_sum, high);
-            powers[0] = vaddw_u16(powers[0], vget_low_u16(low_squares));
-            powers[1] = vaddw_u16(powers[1], vget_high_u16(low_squares));
-            powers[2] = vaddw_u16(powers[2], vget_low_u16(high_squares));
-            powers[3] = vaddw_u16(powers[3], vget_high_u16(high_squares));
-        }
-        sums[0] = vaddw_u16(sums[0], vget_low_u16(low_sum));
-        sums[1] = vaddw_u16(sums[1], vget_high_u16(low_sum));
-        sums[2] = vaddw_u16(sums[2], vget_low_u16(high_sum));
-        sums[3] = vaddw_u16(sums[3], vget_high_u16(high_sum));
-        groups -= count;
-    }
-    for (int i = 0; i < 4; i++) {
-        vst1q_u32(some + 4 * i, sums[i]);
-        vst1q_u32(squares + 4 * i, powers[i]);
-    }
-}
-
-void add_groups_neon(const uint8_t *bytes, size_t groups, int group, uint32_t *some, uint32_t *squares) {
-    for (int first = 0; first < group; first += 16)
-        add_column(bytes + first, groups, group, some + first, squares + first);
-}
-
-int has_crc32_arm(void) {
-#ifdef __ARM_FEATURE_CRC32
-    return 1;
-#elif defined(__linux__)
-    /* HWCAP_CRC32 of asm/hwcap.h */
-    return (getauxval(AT_HWCAP) >> 7 & 1) != 0;
-#else
-    return 0;
-#endif
-}
-
-/* Written as assembly: compilers differ in how a function asks for these instructions. */
-uint32_t crc32_arm(uint32_t crc, const uint8_t *bytes, size_t size) {
-    for (; size > 0; bytes += 8, size -= 8) {
-        uint64_t next;
-        memcpy(&next, bytes, 8);
-        __asm__(".arch_extension crc\n\tcrc32x %w0, %w0, %x1" : "+r"(crc) : "r"(next));
-    }
-    return crc;
 }
 #endif

@@ -23,7 +23,6 @@ int picture_resize(const Picture *picture, const Wanted *given, uint8_t *out, lo
     Wanted wanted = *given;
     Resampler resampler;
     wanted.channels = picture->pixel_bytes;
-    wanted.has_three_bytes = picture->pixel_bytes == 3;
     size_t width = (size_t)wanted.source_width, copy_bytes = width * 4 + LINE_PADDING;
     uint8_t *copies = calloc(LINES, copy_bytes), *rows[LINES] = {0};
     int is_ready = resampler_init(&resampler, &wanted, out, out_stride) && copies;

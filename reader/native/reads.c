@@ -3,7 +3,7 @@
  * read straight to where that goes: in sequence that takes a third of the time of the processor, and 0.95 of the time (2 cores,
  * virtual disk, 2026-11-28; its program is not kept). */
 
-#include "reads.h"
+#include "functions.h"
 
 #ifdef HAS_READS
 #include <errno.h>

@@ -119,7 +119,7 @@ int resampler_init(Resampler *self, const Wanted *wanted, uint8_t *out, long out
     self->first_line = self->line = down->starts[0];
     self->last_line = down->starts[down->outputs - 1] + down->counts[down->outputs - 1];
     self->ring_lines = (down->taps < wanted->source_height ? down->taps : wanted->source_height) + LINES;
-    self->pixel_bytes = wanted->has_three_bytes ? 3 : 4;
+    self->pixel_bytes = wanted->channels == 3 ? 3 : 4;
     self->ring_bytes = across->outputs * self->pixel_bytes + LINE_PADDING;
     if ((size_t)self->ring_lines * (size_t)self->ring_bytes > MOST_RING_BYTES)
         return 0;
@@ -300,31 +300,12 @@ static int has_avx2(void) {
     return __builtin_cpu_supports("avx2");
 }
 
-/* Four pixels at a time; 16 bytes are written for 12, so the last pixels are left to the caller. Returns how many are done. */
-AVX2 static int pack_rgb_avx2(const uint8_t *from, uint8_t *to, int pixels) {
-    const __m128i order = _mm_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);
-    int done = 0;
-    for (; done + 6 <= pixels; done += 4)
-        _mm_storeu_si128(
-            (__m128i *)(to + 3 * done), _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(from + 4 * done)), order));
-    return done;
-}
 #endif
 
+/* Copies pixels of one channel, or as many as they have bytes. */
 static void pack(const uint8_t *from, uint8_t *to, int pixels, int pixel_bytes, int channels) {
-    int done = 0;
-#ifdef HAS_AVX2
-    if (channels == 3 && pixel_bytes == 4 && has_avx2())
-        done = pack_rgb_avx2(from, to, pixels);
-#elif defined(HAS_NEON)
-    if (channels == 3 && pixel_bytes == 4)
-        done = pack_rgb_neon(from, to, pixels);
-#endif
     if (channels == pixel_bytes)
         memcpy(to, from, (size_t)pixels * (size_t)pixel_bytes);
-    else if (channels == 3)
-        for (int i = done; i < pixels; i++)
-            memcpy(to + 3 * i, from + 4 * i, 3);
     else
         for (int i = 0; i < pixels; i++)
             to[i] = from[4 * i];

@@ -1,4 +1,4 @@
-/* Statistics and checksums of rows: sums per channel, and zlib's crc32. */
+/* Statistics of rows: sums per channel. */
 
 #ifndef PIXPACK_SUMS_H
 #define PIXPACK_SUMS_H
@@ -11,11 +11,5 @@
 
 /* Adds bytes and their squares to the totals of their position in a group. The first byte starts a group. */
 void add_bytes(const uint8_t *bytes, size_t size, uint64_t totals[GROUP], uint64_t square_totals[GROUP]);
-
-/* Continues a crc32 over these bytes, as zlib's does; 0 to start. */
-uint32_t crc32_of(uint32_t before, const uint8_t *bytes, size_t size);
-
-/* Fills the tables that crc32_of reads. Call once. */
-void crc32_begin(void);
 
 #endif

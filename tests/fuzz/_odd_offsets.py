@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 # Takes bytes alone, which begin where Python puts them.
-_OF_BYTES = frozenset({"resize", "row", "unfilter"})
+_OF_BYTES = frozenset({"resize"})
 # No alignment asks for more.
 _MOST_OFFSET = 64
 _GUARD = b"x" * 32

@@ -250,9 +250,7 @@ def test_a_pack_that_another_version_of_a_library_began_is_not_resumed(
     for now, text in ((plugins.Library(was.formats, "pillow-x 99"), "pillow-x 99"), (plugins.Library(), "none")):
         with monkeypatch.context() as patch:
             patch.setattr(plugins, "library", lambda _, now=now: now)
-            expected = (
-                rf"was started with other decoders \({IDS[kind]}: {re.escape(was.decoder)}, now {text}\)\."
-            )
+            expected = rf"was started with other decoders \({IDS[kind]}: {re.escape(was.decoder)}, now {text}\)\."
             with pytest.raises(PackError, match=expected):
                 pack(images, out, size=32)
     assert pack(images, out, size=32).resumed_from > 0
