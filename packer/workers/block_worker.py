@@ -120,7 +120,7 @@ class _Held:
     size_bytes: int = 0
     masks: bytearray = field(default_factory=bytearray)
 
-    def append(self, data: bytes) -> None:
+    def append(self, data: bytes | bytearray) -> None:
         """Append a row, or the mask behind one."""
         stop = self.size_bytes + len(data)
         self.memory[self.size_bytes : stop] = data
