@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from packer.errors import DiskFullError, JournalError, LockedError, OptionsError, PackError, ScanError, SourceError
-    from packer.operations.copying.merge import merge
-    from packer.operations.copying.subset import subset
+    from packer.operations.merge import merge
     from packer.operations.plan import SizePlan, plan
     from packer.operations.requantize import RequantizeReport, requantize
+    from packer.operations.subset import subset
     from packer.operations.transfer import CopyReport, pull, push
     from packer.operations.verify import VerifyReport, verify
     from packer.options import PackOptions
@@ -29,10 +29,10 @@ _HOMES = {
     name: f"packer.{home}"
     for home, names in {
         "errors": "DiskFullError JournalError LockedError OptionsError PackError ScanError SourceError",
-        "operations.copying.merge": "merge",
+        "operations.merge": "merge",
         "operations.plan": "SizePlan plan",
         "operations.requantize": "RequantizeReport requantize",
-        "operations.copying.subset": "subset",
+        "operations.subset": "subset",
         "operations.transfer": "CopyReport pull push",
         "operations.verify": "VerifyReport verify",
         "options": "PackOptions",

@@ -43,8 +43,6 @@ class Tuning:
     ray_part_inputs: int = 512
     # Bytes of one part that are copied at a time to where its rows belong.
     part_copy_bytes: int = 16 << 20
-    # Runs of rows that a thread copies at once have as many bytes, or are one.
-    copied_run_bytes: int = 4 << 20
 
     # -- sources of a pack
 

@@ -195,7 +195,7 @@ def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
         "store": f"{out} (format {m.version[0]}.{m.version[1]}, {m.digest[:19]})",
         "rows": f"{m.rows:,} of {m.kind.up_to}uint8[{m.height}, {m.width}, {m.channels}],"
         f" {size(size_bytes)}{f', pixels compressed from {size(m.pixel_bytes)}' if m.compression else ''}",
-        **({"loss": _loss(m)} if isinstance(m.compression, JpegFrames) or "lossy" in m.options else {}),
+        **({"loss": _loss(m)} if isinstance(m.compression, JpegFrames) else {}),
         "inputs": f"{m.inputs:,}, {m.rejected:,} rejected",
         "targets": f"{m.target_kind}{width}, {_classes(len(m.classes))}{_some(m.classes)}",
         **({"further": _further(m)} if m.further_targets else {}),
@@ -213,9 +213,8 @@ def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
 
 
 def _loss(m: Manifest) -> str:
-    """Say what rows are, or were, kept as that loses some, and how much."""
-    if not isinstance(m.compression, JpegFrames):
-        return f"rows were kept as {shown(m.options['lossy'])} before: the squared_error in samples.jsonl is what that lost"
+    """Say what JPEG rows have lost."""
+    assert isinstance(m.compression, JpegFrames)
     loss = f"PSNR {m.compression.psnr:.1f} dB" if m.compression.squared_error else "none"
     return f"{loss}, by JPEGs of quality {m.compression.quality}, {m.compression.subsampling}"
 

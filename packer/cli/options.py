@@ -78,7 +78,7 @@ MAX_REJECTS = click.option(
     metavar="N|P%",
     help="More rejects than this end with exit code 3.",
 )
-# Of `build` and `subset`, as a `CompressingCommand`.
+# Of a `CompressingCommand`.
 COMPRESS = click.option(
     "--compress",
     metavar="[zstd|jpeg:Q]",
@@ -184,7 +184,7 @@ def row_spans(text: str) -> list[range]:
 def checked_spans(spans: list[range], store: str) -> Iterator[int]:
     """Give the rows of spans, once it is known that a store has them: a slip of the finger must not fill the memory."""
     from packer.inputs.splits import check_one_store
-    from packer.operations.copying.row_sources import open_for_copy
+    from packer.operations.copy_rows import open_for_copy
 
     check_one_store(store, Option("rows"))
     count = open_for_copy(store)[1].rows

@@ -85,7 +85,7 @@ class RowFiles:
         files[REJECTED].write("".join(map(self._reject_line, result.rejects)).encode("ascii"))
         rows = self._accepted(result)
         paths = self._all.paths[self.inputs : self.inputs + result.inputs]
-        masks = result.mask_sources or [NO_STATE] * result.inputs
+        masks = result.mask_sources or [NO_STATE] * len(result.sources)
         self.sources = add_sources(self.sources, zip(paths, result.sources, masks, strict=True))
         for name, column in self._columns.items():
             is_read = name == TARGETS and self._all.identity

@@ -59,7 +59,8 @@ def seal(
     try:
         for result in (result for result, _ in journals.read_blocks(out)) if blocks is None else blocks:
             written.add(result)
-            notify(Progress("seal", written.inputs, header.inputs, written.rejected, split=header.split))
+            if blocks is None:
+                notify(Progress("seal", written.inputs, header.inputs, written.rejected, split=header.split))
         files = written.close()
     finally:
         written.release()
@@ -155,7 +156,7 @@ def _fields(written: RowFiles, header: journals.Header, layout: RowLayout, input
         "options": header.options,
         "decoders": header.decoders,
         "further_targets": inputs.further_targets,
-        "labels": {**header.labels, SOURCES: f"{written.sources:064x}"},
+        "labels": {**header.labels, **({SOURCES: f"{written.sources:064x}"} if len(inputs) else {})},
         "mask_values": written.mask_values,
         "reader_features": layout.reader_features + ((TEXT_COLUMNS,) if inputs.texts else ()),
         "texts": tuple(inputs.texts),

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from packer.errors import DecodeError, EngineError, SourceError
+from packer.errors import DecodeError, EngineError, PackError
 from packer.options import RowOptions
 from packer.pixels.decode import serves
 from packer.pixels.geometry import Geometry
@@ -188,7 +188,7 @@ class BlockWorker:
             self._maker.make(task, index, attempt)
         except DecodeError as e:
             attempt.reason = str(e)
-        except (MemoryError, SourceError):
+        except (MemoryError, PackError):
             raise  # this process's trouble, or the disk's, not the image's
         except Exception as e:
             if isinstance(e, OSError) and e.errno in NO_DESCRIPTOR:

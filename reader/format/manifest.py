@@ -112,7 +112,6 @@ _OPTIONS = with_known(
         "bit_depth": integer(1, 64),
         "mask_values": BYTES,
         "compress": TEXT,
-        "lossy": TEXT,
         "max_size": Kind(
             'an integer, "short:" and one, or null',
             lambda value: value is None or _SIDE.holds(value) or _SHORT_SIDE.holds(value),

@@ -52,8 +52,8 @@ _PRELOADED = (
     "packer.operations.info",
     "packer.operations.show",
     "packer.operations.plan",
-    "packer.operations.copying.subset",
-    "packer.operations.copying.merge",
+    "packer.operations.subset",
+    "packer.operations.merge",
     "packer.operations.transfer",
 )
 # Signals were not sent.

@@ -324,7 +324,7 @@ _TABLE: dict[str, list[tuple[str, str, Any, str]]] = {
     ],
     VERIFY: [
         ("pad", "blocks/1/2", 300, "row 2: its line begins at byte 340, not at 300"),
-        ("own-sizes", "draft", bytes_of_another_block, "row 2: the blocks have other numbers of bytes than their rows"),
+        ("own-sizes", "draft", bytes_of_another_block, "row 1: the blocks have other numbers of bytes than their rows"),
         ("own-sizes", "draft", wide_block, "row 12: the blocks have other numbers of bytes than their rows"),
         ("own-sizes", "head/height", 60, "its blocks, height and width are not those of the rows"),
         ("pad", "head/classes", ["ant"], "row 5: its target is 1, expected -1 to 0"),

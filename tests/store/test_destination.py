@@ -20,7 +20,7 @@ from test_update import no_decoder
 
 from packer import OptionsError, PackError, PackReport, merge, pack, pull, push, seal_parts, update
 from packer.cli.app import run
-from packer.operations.copying import copy_rows
+from packer.operations import copy_rows
 from packer.store import destination
 from reader import IncompleteStoreError, MemmapDataset, StoreError
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Tune, check_golden_bytes, content_bytes, store_bytes
+from conftest import Tune, check_golden_bytes, store_bytes
 from redecoding import rows_of_other_sources
 from row_forms import FRAMES, WAYS, Formed, flip
 from tensordict import TensorDict
 
-from packer import pack, subset, update
+from packer import pack, update
 from packer.cli import run
 from packer.errors import OptionsError
 from packer.operations.verify import verify
@@ -205,12 +205,6 @@ def test_it_is_shown_and_described(
     capsys.readouterr()
     assert run(["info", str(equal[1])]) == 0
     assert "compressed" in capsys.readouterr().out
-
-
-def test_a_copy_is_raw_where_that_is_asked(pair: tuple[Path, Path], tmp_path: Path) -> None:
-    raw, packed = pair
-    subset(packed, tmp_path / "raw", compress=False)
-    assert content_bytes(tmp_path / "raw") == content_bytes(raw)
 
 
 # -- what is stored

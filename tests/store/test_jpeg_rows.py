@@ -18,7 +18,7 @@ from PIL import Image
 from redecoding import rows_of_other_sources
 from row_forms import WAYS, Formed, stored
 
-from packer import merge, pack, subset, update
+from packer import merge, pack, update
 from packer.cli import run
 from packer.errors import OptionsError, PackError
 from packer.operations.verify import verify
@@ -119,9 +119,6 @@ def test_a_row_that_is_too_long_for_a_jpeg_is_a_reject(tmp_path: Path) -> None:
     report = pack(tmp_path / "images", tmp_path / "out", fit="none", compress="jpeg:95", workers=1, max_rejects=1)
     assert (report.rows, report.rejected) == (1, 1)
     assert "its row has 1 x 66000 pixels, a JPEG up to 65,500 a side" in (tmp_path / "out/rejected.jsonl").read_text()
-    pack(tmp_path / "images", tmp_path / "raw", fit="none", workers=1)
-    with pytest.raises(PackError, match="a row cannot be kept as jpeg:95: its row has 1 x 66000 pixels"):
-        subset(tmp_path / "raw", tmp_path / "copy", compress="jpeg:95")
 
 
 # -- reading
@@ -207,38 +204,10 @@ def test_the_loss_of_merged_stores_is_their_sum(equal: tuple[Path, Path], tmp_pa
     assert sums[1] == 2 * sums[0]
 
 
-@pytest.mark.parametrize("form", [False, "zstd"])
-def test_the_loss_stays_in_other_forms(
-    pair: tuple[Path, Path], tree: Path, tmp_path: Path, form: bool | str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if form:
-        pytest.importorskip("zstandard")
-    lossy, copy = pair[1], tmp_path / "copy"
-    subset(lossy, copy, compress=form)
-    assert all(torch.equal(a, b) for a, b in zip(each_image(copy), each_image(lossy), strict=True))
-    assert read_manifest(copy).options["lossy"] == "jpeg:95"
-    assert (copy / "samples.jsonl").read_bytes() == (lossy / "samples.jsonl").read_bytes()
-    assert verify(copy).problems == rows_of_other_sources(copy, tree) == []
-    with pytest.raises(OptionsError, match=r"were kept as jpeg:95, and compress='jpeg:95' would lose once more"):
-        subset(copy, tmp_path / "again", compress="jpeg:95")
-    with pytest.raises(PackError, match="was packed with other options.*lossy"):
-        update(tree, copy, workers=1)
-    assert run(["info", str(copy)]) == 0
-    assert "rows were kept as jpeg:95 before" in capsys.readouterr().out
-
-
-def test_another_quality_is_refused(equal: tuple[Path, Path], tmp_path: Path) -> None:
-    with pytest.raises(OptionsError, match=r"were kept as jpeg:95, and compress='jpeg:80' would lose once more"):
-        subset(equal[1], tmp_path / "worse", compress="jpeg:80")
-    subset(equal[0], tmp_path / "worse", compress="jpeg:80")
+def test_another_quality_is_refused(equal: tuple[Path, Path], tree: Path, tmp_path: Path) -> None:
+    pack(tree, tmp_path / "worse", size=32, compress="jpeg:80", workers=1)
     with pytest.raises(PackError, match=r"other options.*compress='jpeg:95' and compress='jpeg:80'"):
         merge([equal[1], tmp_path / "worse"], tmp_path / "merged")
-
-
-def test_alpha_and_masks_are_refused_of_a_copy_too(tree: Path, tmp_path: Path) -> None:
-    pack(tree, tmp_path / "rgba", size=32, channels="rgba", workers=1)
-    with pytest.raises(OptionsError, match=r"rgba has alpha, which compress='jpeg:95' does not take"):
-        subset(tmp_path / "rgba", tmp_path / "copy", compress="jpeg:95")
 
 
 def test_it_is_shown_and_described(

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 
 from packer.checksums import sha256_file
-from packer.workers.frame_writer import packed_rows, with_errors
+from packer.pixels.jpeg_rows import SQUARED_ERROR
 from reader import frames
 from reader.format.blocks import Block, encode_manifest
 from reader.format.check import metadata_files
 from reader.format.head import OWN_MASKS, OWN_SIZES, TEXT_COLUMNS
 from reader.format.manifest import FileEntry, Manifest
 from reader.format.row_kinds import PAGE_BYTES
-from reader.format.samples import encode_line
+from reader.format.samples import Sample, encode_line
 from reader.format.tensors import (
     TEXT_SPEC,
     TEXTS_FILE,
@@ -188,8 +188,21 @@ def packed(
 ) -> tuple[dict[str, bytes], dict[str, Any], list[Block]]:
     """Return what a store says of raw rows as it says it of them compressed."""
     sizes, joined = [*map(len, rows)], np.frombuffer(b"".join(rows), np.uint8)
-    made, pixels, errors = packed_rows(form, fields["channels"], joined, sizes, sides)
     begins = [0, *itertools.accumulate(sizes)]
+    raw = [(joined[start:stop], *own) for (start, stop), own in zip(itertools.pairwise(begins), sides, strict=True)]
+    lines, errors = contents["samples.jsonl"], list[int]()
+    if jpeg_quality(form):
+        lossy = frames.LossyPacker(form, fields["channels"])
+        kept = [lossy.pack(*row) for row in raw]
+        made, pixels = [row.frame for row in kept], np.concatenate([row.pixels for row in kept])
+        errors = [row.squared_error for row in kept]
+        samples = zip(map(Sample.decode, lines.splitlines()), errors, strict=True)
+        lines = "".join(
+            replace(sample, decoding={**sample.decoding, SQUARED_ERROR: error}).encode() for sample, error in samples
+        ).encode()
+    else:
+        packer = frames.packer(form, fields["channels"])
+        made, pixels = [packer.pack(*row) for row in raw], joined
     ends = [0, *itertools.accumulate(map(len, made))]
     blocks = [
         replace(
@@ -204,7 +217,7 @@ def packed(
         "_tensordict/pixels.memmap": b"".join(made).ljust(PAGE_BYTES, b"\0"),
         "_tensordict/frames.memmap": b"".join(struct.pack("<2q", *pair) for pair in itertools.pairwise(ends)),
     }
-    contents["samples.jsonl"] = with_errors(contents["samples.jsonl"], errors)
+    contents["samples.jsonl"] = lines
     ends = [0, *itertools.accumulate(map(len, contents["samples.jsonl"].splitlines(keepends=True)))]
     blocks = [replace(block, samples_offset=ends[block.start]) for block in blocks]
     return contents, fields | {"compression": Compression.of(form, sum(map(len, rows)), sum(errors))}, blocks

@@ -28,7 +28,6 @@ def rows_of_other_sources(out: Path, *images: str | os.PathLike[str]) -> list[in
     for split, store in stores_of(out).items():
         manifest, inputs = read_manifest(store), listed[split]
         options: dict[str, Any] = dict(manifest.options)
-        options |= {"compress": options["lossy"]} if "lossy" in options else {}
         decoder = row_decoder(Geometry.recorded(manifest), RowOptions.among(options | {"max_pixels": sys.maxsize}))
         rows, pixels = stored_rows(store, manifest), (store / PIXELS).read_bytes()
         sources: dict[str, list[bytes]] = {}

@@ -33,7 +33,7 @@ def merge(stores: tuple[str, ...], out: str, as_json: bool, quiet: bool, **optio
         pack merge out/ new/ out/ --overwrite
         pack merge a/ b/ all/ --classes names.txt
     """
-    from packer.operations.copying.merge import merge as run
+    from packer.operations.merge import merge as run
 
     with ProgressBar(hidden=quiet or as_json, unit=" rows") as bar:
         report = run(stores, out, **options, progress=bar.update)

@@ -8,13 +8,13 @@ import click
 
 from packer.cli import messages
 from packer.cli.help import command
-from packer.cli.options import COMPRESS, COPY, CompressingCommand, StorePath, checked_spans, read_rows, row_spans
+from packer.cli.options import COPY, StorePath, checked_spans, read_rows, row_spans
 from packer.cli.output import print_copied_rows
 from packer.cli.progress import ProgressBar
 from packer.errors import OptionsError
 
 
-@command(short_help="Copy some rows of a store into another, without decoding.", cls=CompressingCommand)
+@command(short_help="Copy some rows of a store into another, without decoding.")
 @click.argument("store", type=StorePath())
 @click.argument("out", type=StorePath())
 @click.option(
@@ -33,13 +33,6 @@ from packer.errors import OptionsError
 )
 @click.option("--fraction", type=float, metavar="F", help="This share of the rows, drawn by --seed.")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Of --per-class and --fraction.")
-@COMPRESS
-@click.option(
-    "--no-compress",
-    "unpacks",
-    is_flag=True,
-    help="Keep the rows of OUT raw. Without this and --compress they are as in STORE.",
-)
 @COPY
 def subset(
     store: str,
@@ -47,7 +40,6 @@ def subset(
     as_json: bool,
     quiet: bool,
     names: tuple[str, ...],
-    unpacks: bool,
     **options: Any,
 ) -> int:
     """Copy some rows of STORE into the store OUT: pixels, targets and everything else, checked on the way.
@@ -63,16 +55,12 @@ def subset(
         pack subset out/ few/ --per-class 20 --seed 1
         pack subset imagenet/ imagenet-100/ --classes hundred.txt
         seq 0 2 1998 | pack subset out/ even/ --rows -
-        pack subset raw/ small/ --compress
     """
-    from packer.operations.copying.subset import subset as run
+    from packer.operations.subset import subset as run
 
     if names and options["classes"]:
         raise OptionsError("--class and --classes both say which classes: give one of them.")
     options["classes"] = names or options["classes"]
-    if options["compress"] and unpacks:
-        raise OptionsError("--compress and --no-compress contradict each other: give one of them.")
-    options["compress"] = False if unpacks else options["compress"]
     if (rows := options["rows"]) is not None:
         options["rows"] = read_rows() if rows == "-" else checked_spans(row_spans(rows), store)
     with ProgressBar(hidden=quiet or as_json, unit=" rows") as bar:

@@ -32,7 +32,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class CheckedPixels:
-    """The file of rows, and its blocks, which are compared with their checksums. For several threads."""
+    """The file of rows, and its blocks, which are compared with their checksums."""
 
     def __init__(self, out: Path) -> None:
         # opened before the manifest is read, so that they belong together, whatever replaces OUT meanwhile
@@ -58,24 +58,9 @@ class CheckedPixels:
                 self._file.seek(begin)
                 return self._file.read(size_bytes)
 
-    def read_into(self, begin: int, memory: npt.NDArray[np.uint8]) -> None:
-        """Fill memory, uint8[n], from this byte of the file on; raises OSError where it ends before."""
-        with error_path(self._path), self._one_at_a_time:
-            self._file.seek(begin)
-            _fill(self._file, memory)
-
-    def numbers(self, rows: Ints) -> Ints:
-        """Return the number of the block that each row is in."""
-        return np.searchsorted(self._starts, rows, side="right") - 1
-
-    def is_known(self, number: int) -> bool:
-        """Whether a block was found intact before."""
-        return self._intact.get(number, False)
-
-    def compare(self, number: int, crc32: int) -> bool:
-        """Say whether a block whose bytes have this checksum is intact, and remember it."""
-        self._intact[number] = crc32 == self.blocks[number].crc32
-        return self._intact[number]
+    def block_of(self, row: int) -> Block:
+        """Return the block that a row is in."""
+        return self.blocks[bisect.bisect_right(self._starts, row) - 1]
 
     def is_intact(self, row: int) -> bool:
         """Whether the block that a row is in has the bytes that were packed; each is read once."""
@@ -84,7 +69,7 @@ class CheckedPixels:
             crc32, end = 0, self.begins[number + 1]
             for start in range(self.begins[number], end, _CHECK_BYTES):
                 crc32 = zlib.crc32(self.read(start, min(_CHECK_BYTES, end - start)), crc32)
-            return self.compare(number, crc32)
+            self._intact[number] = crc32 == self.blocks[number].crc32
         return self._intact[number]
 
     def close(self) -> None:

@@ -8,21 +8,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from packer.store.sealed.checked_rows import Ints, read_spans
+from packer.store.sealed.checked_rows import CheckedPixels, Ints, read_spans
 from reader import frames
+from reader.format.blocks import Block
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
-from reader.format.manifest import PIXELS, Manifest
+from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_manifest
 from reader.format.row_values import wrong_extents
 from reader.format.tensors import wrong_frames
 
 
-class RowExtents(NamedTuple):
-    """Of n rows: the byte where each begins, its bytes with its mask behind it, int64[n]; height and width, int64[n, 2]."""
+class RowSizes(NamedTuple):
+    """Of n rows: the bytes of each with its mask behind it, int64[n], and those that it has in the file."""
 
-    begins: Ints
     sizes: Ints
-    sides: Ints
+    stored_sizes: Ints
 
 
 def mapped_tensor(out: Path, manifest: Manifest, name: str) -> npt.NDArray[Any]:
@@ -42,21 +42,27 @@ def tensor_rows(out: Path, manifest: Manifest, name: str, rows: Ints) -> npt.NDA
     return data.view(np.dtype(spec.dtype).newbyteorder("<")).reshape(len(rows), *spec.row_shape)
 
 
-def row_extents(out: Path, manifest: Manifest, rows: Ints) -> RowExtents:
-    """Return the offsets of rows among all unpacked pixels, as the store has them, unchecked."""
-    if not manifest.kind.tensors:
-        sizes = np.full(len(rows), manifest.row_bytes)
-        return RowExtents(rows * manifest.row_bytes, sizes, np.broadcast_to(np.array(manifest.largest), (len(rows), 2)))
-    sides = tensor_rows(out, manifest, "shapes", rows)[:, :2].astype(np.int64)
-    begins = tensor_rows(out, manifest, "offsets", rows)
-    return RowExtents(begins, sides.prod(axis=1) * (manifest.channels + manifest.has_own_masks), sides)
+def row_sizes(out: Path, manifest: Manifest, rows: Ints) -> RowSizes:
+    """Return the sizes of rows, as the store has them, unchecked."""
+    sizes = np.full(len(rows), manifest.row_bytes)
+    if manifest.has_own_sizes:
+        sides = tensor_rows(out, manifest, "shapes", rows)[:, :2].astype(np.int64)
+        sizes = sides.prod(axis=1) * (manifest.channels + manifest.has_own_masks)
+    if not manifest.compression:
+        return RowSizes(sizes, sizes)
+    spans = tensor_rows(out, manifest, "frames", rows)
+    return RowSizes(sizes, spans[:, 1] - spans[:, 0])
 
 
 class EqualRows:
     """Rows of one size."""
 
     def __init__(self, out: Path, manifest: Manifest) -> None:
-        self._row_bytes = manifest.row_bytes
+        self._row_bytes, self._largest = manifest.row_bytes, manifest.largest
+
+    def sides(self, row: int) -> tuple[int, int]:
+        """Return height and width of a row."""
+        return self._largest
 
     def extent(self, row: int) -> tuple[int, int]:
         """Return where the pixels of a row begin in the file, and how many bytes they are."""
@@ -98,6 +104,11 @@ class RaggedRows:
         """Return the pixels of a row by the bytes that it has in the file."""
         return stored
 
+    def sides(self, row: int) -> tuple[int, int]:
+        """Return height and width of a row."""
+        height, width, _ = self._shapes[row].tolist()
+        return height, width
+
     def mask(self, row: int) -> npt.NDArray[np.uint8]:
         """Return the mask of a row, uint8[H, W], in a store with masks: it follows the row's pixels."""
         height, width, _ = self._shapes[row].tolist()
@@ -117,13 +128,13 @@ class FrameRows:
         self._shapes = mapped_tensor(out, manifest, "shapes") if "shapes" in manifest.tensors else None
 
     def __getitem__(self, row: int) -> npt.NDArray[np.uint8]:
-        height, width = self._sides(row)
+        height, width = self.sides(row)
         size_bytes = height * width * self._manifest.channels
         return self.unpacked(row, self._stored(row))[:size_bytes].reshape(height, width, -1)
 
     def mask(self, row: int) -> npt.NDArray[np.uint8]:
         """Return the mask of a row, uint8[H, W], in a store that has them."""
-        height, width = self._sides(row)
+        height, width = self.sides(row)
         return self.unpacked(row, self._stored(row))[height * width * self._manifest.channels :].reshape(height, width)
 
     def extent(self, row: int) -> tuple[int, int]:
@@ -132,7 +143,7 @@ class FrameRows:
         Raises:
             StoreError: it is not there, or is none of such a row.
         """
-        height, width = self._sides(row)
+        height, width = self.sides(row)
         size = np.array([height * width * (self._manifest.channels + self._manifest.has_own_masks)])
         span = self._table[row : row + 1]
         if wrong_frames(self._codec, span, size, self._manifest.files[PIXELS].size_bytes)[0]:
@@ -145,7 +156,7 @@ class FrameRows:
         Raises:
             StoreError: the frame is damaged.
         """
-        height, width = self._sides(row)
+        height, width = self.sides(row)
         return self.unpacked(row, stored)[: height * width * self._manifest.channels].tobytes()
 
     def unpacked(self, row: int, frame: bytes | memoryview) -> npt.NDArray[np.uint8]:
@@ -154,7 +165,7 @@ class FrameRows:
         Raises:
             StoreError: the frame is damaged.
         """
-        height, width = self._sides(row)
+        height, width = self.sides(row)
         m = self._manifest
         try:
             return frames.unpacked(
@@ -169,7 +180,8 @@ class FrameRows:
             file.seek(begin)
             return file.read(size_bytes)
 
-    def _sides(self, row: int) -> tuple[int, int]:
+    def sides(self, row: int) -> tuple[int, int]:
+        """Return height and width of a row."""
         if self._shapes is None:
             return self._manifest.height, self._manifest.width
         height, width, channels = self._shapes[row].tolist()
@@ -187,3 +199,70 @@ def stored_rows(out: Path, manifest: Manifest) -> EqualRows | RaggedRows | Frame
     if manifest.compression:
         return FrameRows(out, manifest)
     return RaggedRows(out, manifest) if manifest.has_own_sizes else EqualRows(out, manifest)
+
+
+class SealedRows:
+    """The rows of a finished store, and their lines, for those who make rows of another store of them; for one thread.
+
+    Opened before the manifest is read, so that they agree, whatever replaces the store meanwhile.
+
+    Raises:
+        StoreError: the store is not the one whose manifest has this digest.
+    """
+
+    def __init__(self, out: Path, digest: str) -> None:
+        self._lines = open(out / SAMPLES, "rb")  # noqa: SIM115 (open as long as this is)
+        self._pixels = CheckedPixels(out)
+        self._line_begin = -1
+        self.manifest = read_manifest(out)
+        if self.manifest.digest != digest:
+            raise StoreError(f"{out} is another store than that of which rows were to be taken.")
+        self._rows = stored_rows(out, self.manifest)
+        tensors = self.manifest.tensors
+        self._content = mapped_tensor(out, self.manifest, "content") if "content" in tensors else None
+        self._masks = mapped_tensor(out, self.manifest, "extras/masks") if "masks" in self.manifest.extras else None
+
+    def line(self, begin: int) -> str:
+        """Return the line of samples.jsonl that begins at this byte; in order none is looked for."""
+        if begin != self._line_begin:
+            self._lines.seek(begin)
+        text = self._lines.readline()
+        self._line_begin = begin + len(text)
+        return text.decode("ascii")
+
+    def block_of(self, row: int) -> Block:
+        """Return the block that a row is in."""
+        return self._pixels.block_of(row)
+
+    def is_intact(self, row: int) -> bool:
+        """Whether the block that a row is in has the bytes that were packed; each is read once."""
+        return self._pixels.is_intact(row)
+
+    def row(self, number: int) -> tuple[bytes, bytes, bytes]:
+        """Return the pixels of a row, its mask and its frame; those that it does not have are empty.
+
+        Raises:
+            StoreError: they are not what a row can be.
+        """
+        begin, size_bytes = self._rows.extent(number)
+        stored = self._pixels.read(begin, size_bytes)
+        if len(stored) != size_bytes:
+            raise StoreError(f"row {number} is not within the pixels: the store is damaged. Copy it again.")
+        mask = b""
+        if self._masks is not None:
+            mask = self._masks[number].tobytes()
+        elif not isinstance(self._rows, EqualRows) and self.manifest.has_own_masks:
+            mask = self._rows.mask(number).tobytes()
+        return self._rows.pixels(number, stored), mask, stored if self.manifest.compression else b""
+
+    def content(self, number: int) -> tuple[int, int, int, int]:
+        """Return where the image is in a row: y0, x0, y1, x1, half-open."""
+        if self._content is not None:
+            y0, x0, y1, x1 = self._content[number].tolist()
+            return y0, x0, y1, x1
+        return 0, 0, *self._rows.sides(number)
+
+    def close(self) -> None:
+        """Let the files go."""
+        self._lines.close()
+        self._pixels.close()

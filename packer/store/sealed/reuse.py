@@ -19,11 +19,10 @@ from packer.pixels.formats import plugins
 from packer.pixels.geometry import Geometry
 from packer.pixels.row import Row
 from packer.progress import followed
-from packer.store.sealed.checked_rows import CheckedPixels, damage
-from packer.store.sealed.ragged_rows import stored_rows
+from packer.store.sealed.checked_rows import damage
+from packer.store.sealed.ragged_rows import SealedRows
 from packer.text import difference, options_difference, without_limits
-from reader.format.errors import StoreError
-from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_manifest
+from reader.format.manifest import PIXELS, Manifest
 from reader.format.samples import Sample, read_targets
 from reader.format.tensors import JpegFrames, pixel_decoders
 
@@ -64,17 +63,11 @@ class ReusedRows:
     """The rows themselves, for a worker."""
 
     def __init__(self, out: Path, digest: str) -> None:
-        # opened before the manifest is read, so that they agree, whatever replaces OUT meanwhile; open until the worker ends
-        self._lines = open(out / SAMPLES, "rb")  # noqa: SIM115
-        self._pixels = CheckedPixels(out)
-        manifest = read_manifest(out)
-        if manifest.digest != digest:
-            raise StoreError(f"{out} is another store than that of which rows were to be reused.")
-        self._geometry, self._rows = Geometry.recorded(manifest), stored_rows(out, manifest)
-        # of zstd another version may make other frames; a JPEG that is encoded again would lose again
+        self._rows = SealedRows(out, digest)
+        self._geometry = Geometry.recorded(self._rows.manifest)
         self._ends: dict[str, _Kept] = {}
-        self._line_begin = -1
-        self._keeps_frames = isinstance(manifest.compression, JpegFrames)
+        # of zstd another version may make other frames; a JPEG that is encoded again would lose again
+        self._keeps_frames = isinstance(self._rows.manifest.compression, JpegFrames)
 
     @classmethod
     def open(cls, out: str, digest: str) -> ReusedRows | None:
@@ -93,11 +86,7 @@ class ReusedRows:
         """
         # after a disk error or a damaged line the image is decoded again
         with contextlib.suppress(OSError, ValueError):
-            if line_begin != self._line_begin:
-                self._lines.seek(line_begin)
-            text = self._lines.readline()
-            self._line_begin = line_begin + len(text)
-            line = text.decode("ascii")
+            line = self._rows.line(line_begin)
             if line.startswith(start):
                 known = self._known(line, len(start))
             else:
@@ -106,16 +95,12 @@ class ReusedRows:
                 if sample.sha256 is None or not start.endswith(f'"sha256":"{sample.sha256}",'):
                     return None
                 known, line = self._kept(sample), ""
-            if not _agrees(known.decoding) or not self._pixels.is_intact(number):
+            if not _agrees(known.decoding) or not self._rows.is_intact(number):
                 return None
-            begin, size_bytes = self._rows.extent(number)
-            pixels = self._pixels.read(begin, size_bytes)
-            if len(pixels) == size_bytes:
-                frame = pixels if self._keeps_frames else b""
-                stored, done = self._rows.pixels(number, pixels), {**known.decoding}
-                return Row(
-                    stored, known.content, known.width, known.height, done, frame
-                ), line if known.is_plain else ""
+            pixels, _, frame = self._rows.row(number)
+            done, kept = {**known.decoding}, frame if self._keeps_frames else b""
+            row = Row(pixels, known.content, known.width, known.height, done, kept)
+            return row, line if known.is_plain else ""
         return None
 
     def _known(self, line: str, start: int) -> _Kept:

@@ -11,9 +11,7 @@ import numpy as np
 from packer.errors import OptionsError, PackError
 from packer.inputs.class_lists import load_classes
 from packer.inputs.splits import stores_of
-from packer.operations.copying.copy_rows import copy_plans, copy_target, joint_labels
-from packer.operations.copying.row_sources import Selection, open_for_copy
-from packer.operations.copying.store_copy import CopyPlan
+from packer.operations.copy_rows import CopyPlan, Selection, copy_plans, copy_target, joint_labels, open_for_copy
 from packer.option_names import Option
 from packer.progress import reports
 from packer.report import PackReport, Progress
@@ -125,10 +123,7 @@ def _plan(
         target_count=len(names) if is_counted else like.target_count,
         extras=extras,
         further_targets=further,
-        texts=like.texts,
         options=_options(manifests),
-        decoders=like.decoders,
-        form=like.form,
         labels=joint_labels(manifests, is_list_given=is_list_given),
         has_rejects=True,
         notes=_notes(selections, names, further),

@@ -9,26 +9,29 @@ from collections.abc import Callable, Iterable, Sequence
 from numbers import Real
 from pathlib import Path
 from random import Random
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 import numpy as np
 
 from packer.errors import OptionsError, PackError
 from packer.inputs.class_lists import load_classes
 from packer.inputs.splits import check_one_store, stores_of
-from packer.operations.copying.copy_rows import copy_plans, copy_target, joint_labels
-from packer.operations.copying.row_sources import Selection, class_targets, open_for_copy
-from packer.operations.copying.store_copy import CopyPlan
+from packer.operations.copy_rows import (
+    CopyPlan,
+    Selection,
+    class_targets,
+    copy_plans,
+    copy_target,
+    joint_labels,
+    open_for_copy,
+)
 from packer.option_names import Option
-from packer.options import CHANNELS, RowOptions
 from packer.progress import reports
 from packer.report import PackReport, Progress
 from packer.store.sealed.checked_rows import Ints
 from packer.text import some
-from reader import frames
 from reader.format.manifest import Manifest
 from reader.format.row_values import has_boxes
-from reader.format.tensors import codec_of, jpeg_quality, pixel_decoders
 
 
 @reports
@@ -41,7 +44,6 @@ def subset(
     per_class: int | None = None,
     fraction: float | None = None,
     seed: int = 0,
-    compress: bool | str | None = None,
     overwrite: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> PackReport:
@@ -59,7 +61,6 @@ def subset(
         per_class: so many rows of each class, or all there are of it, drawn by seed; those without a class are left out.
         fraction: this fraction of the rows, drawn by seed.
         seed: of per_class and fraction.
-        compress: keep the rows of OUT compressed, or as "jpeg:95", or raw; None: as in the store.
         overwrite: replace a store OUT, which may be the store itself.
         progress: called a few times a second from the calling thread.
 
@@ -71,10 +72,10 @@ def subset(
         >>> subset(store_path, out_path, classes=["class2", "class0"], per_class=5).rows
         10
     """
-    if rows is None and classes is None and per_class is None and fraction is None and compress is None:
+    if rows is None and classes is None and per_class is None and fraction is None:
         raise OptionsError(
             f"nothing says which rows of {store}: give {Option('rows')}, {Option('classes')}, {Option('per_class')} or"
-            f" {Option('fraction')}; or {Option('compress')}, for all of them."
+            f" {Option('fraction')}."
         )
     if per_class is not None and fraction is not None:
         raise OptionsError(f"{Option('per_class')} and {Option('fraction')} both say how many rows: give one of them.")
@@ -86,10 +87,7 @@ def subset(
         check_one_store(store, Option("rows"))
     # all are chosen before the first is written
     target = copy_target(out)
-    plans = {
-        split: _plan(path, rows, classes, per_class, fraction, seed, compress)
-        for split, path in stores_of(store).items()
-    }
+    plans = {split: _plan(path, rows, classes, per_class, fraction, seed) for split, path in stores_of(store).items()}
     return copy_plans(plans, target, overwrite=overwrite)
 
 
@@ -100,7 +98,6 @@ def _plan(
     per_class: int | None,
     fraction: float | None,
     seed: int,
-    compress: bool | str | None,
 ) -> CopyPlan:
     """Choose the rows of one store."""
     path, manifest = open_for_copy(store)
@@ -130,45 +127,10 @@ def _plan(
         target_count=manifest.target_count,
         extras=manifest.extras,
         further_targets=manifest.further_targets,
-        texts=manifest.texts,
-        **_kept(path, manifest, compress),
+        options=manifest.options,
         # in their own order the names are what folders of these classes alone would give
         labels=joint_labels([manifest], is_list_given=classes is not None and [*names] != sorted(names)),
     )
-
-
-def _kept(path: Path, manifest: Manifest, compress: bool | str | None) -> dict[str, Any]:
-    """Return how the copy keeps its rows, and what it says of that: as a pack with --compress, or without."""
-    before = manifest.form
-    form = before if compress is None else RowOptions(compress=compress).form
-    if form == before:
-        return {"options": manifest.options, "decoders": manifest.decoders, "form": form}
-    lossy = before if jpeg_quality(before) else manifest.options.get("lossy")
-    _check_form(path, manifest, form, lossy)
-    options = {name: value for name, value in manifest.options.items() if name != "compress"}
-    options |= {"lossy": lossy} if lossy else {}
-    options |= {"compress": form} if form else {}
-    decoders = pixel_decoders(manifest.decoders)
-    decoders |= {codec_of(form): frames.versions(codec_of(form))} if form else {}
-    return {"options": options, "decoders": decoders, "form": form}
-
-
-def _check_form(path: Path, manifest: Manifest, form: str, lossy: str | None) -> None:
-    """Refuse a form that rows of a store cannot have."""
-    if form and "masks" in manifest.extras:
-        raise OptionsError(f"{path} has masks of one size, which {Option('compress')} does not take yet. Leave it out.")
-    if not jpeg_quality(form):
-        return
-    if lossy:
-        raise OptionsError(
-            f"the rows of {path} were kept as {lossy}, and {Option('compress', form)} would lose once more. Pack the images"
-            " again."
-        )
-    if manifest.channels == CHANNELS["rgba"] or manifest.has_own_masks:
-        what = "masks" if manifest.has_own_masks else "alpha"
-        raise OptionsError(
-            f"{path} has {what}, which {Option('compress', form)} does not take. Give {Option('compress', 'zstd')}."
-        )
 
 
 def _numbered(rows: slice | Iterable[int] | None, count: int) -> Ints:

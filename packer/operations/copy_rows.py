@@ -1,0 +1,527 @@
+"""Stores made of rows of other stores, by `subset` and `merge`: a job of the engine whose rows are there already.
+
+Nothing is decoded, and the other stores are only read. There is no journal: what is interrupted is removed and done again.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import dataclasses
+import itertools
+import os
+import time
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from packer.errors import OptionsError, PackError
+from packer.inputs.samples import Column, Inputs
+from packer.operations.row_checks import wrong_rows
+from packer.options import OutputOptions, RowOptions
+from packer.pixels.geometry import Geometry
+from packer.pixels.row import Row
+from packer.progress import notify
+from packer.report import PackReport, Progress
+from packer.store import journal as journals
+from packer.store.blocks import RejectedInput, Result, Task, block_inputs
+from packer.store.destination import Folder, Making, row_names
+from packer.store.disk_space import allocate, check_room, guard_standard_streams
+from packer.store.failures import as_pack_error
+from packer.store.files import sync_names
+from packer.store.lock import checked
+from packer.store.out_folder import check_destination, check_takes_splits, resolved_out
+from packer.store.reports import store_report, summed_report
+from packer.store.seal import seal
+from packer.store.sealed.checked_rows import Ints, damage, line_spans, read_spans
+from packer.store.sealed.ragged_rows import SealedRows, row_sizes, tensor_rows
+from packer.store.state import check_finished
+from packer.workers.block_worker import Attempt, PackJob
+from packer.workers.engine import LocalEngine
+from packer.workers.processes import InFlight
+from reader.format.blocks import read_blocks
+from reader.format.check import check_store
+from reader.format.errors import StoreError
+from reader.format.filesystem import error_path
+from reader.format.head import FORMAT_VERSION
+from reader.format.manifest import PIXELS, FurtherTarget, Manifest, read_manifest
+from reader.format.row_values import RowValues
+from reader.format.samples import Reject, Sample, read_rejects
+from reader.format.tensors import TEXT_SPEC, TEXTS_FILE, TensorSpec
+from reader.system import available_cpus
+
+_REMEDY = "Copy the store again, or pack again."
+# Of targets that are classes.
+_NUMBERS = TensorSpec("int64", ())
+# What an error says to do once it is fixed.
+_AGAIN = "do it again"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Rows of a store, int64[n], in the order in which they are taken.
+
+    numbers: tensor -> the new number of each class; tensors whose numbers stay are left out.
+    """
+
+    path: Path
+    manifest: Manifest
+    rows: Ints
+    numbers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def values(self, name: str, rows: Ints, spec: TensorSpec) -> npt.NDArray[Any]:
+        """Return rows of a tensor, [n, *row_shape] as spec wants them: classes are renumbered, and boxes given more room."""
+        own, values = self.manifest.tensors[name], tensor_rows(self.path, self.manifest, name, rows)
+        if name in self.numbers:
+            values = _renumbered(values, self.numbers[name], spec)
+        if values.shape[1:] != spec.row_shape:  # boxes: free slots hold zeros, and target -1
+            wider = np.full((len(rows), *spec.row_shape), -1 if name.endswith("targets") else 0, values.dtype)
+            wider[:, : own.row_shape[0]] = values
+            values = wider
+        return values
+
+
+@dataclass(frozen=True)
+class CopyPlan:
+    """A store to be: rows of others, one selection after the other, which are alike in all that is not given here."""
+
+    selections: list[Selection]
+    classes: tuple[str, ...]
+    target_count: int | None
+    extras: Mapping[str, TensorSpec]
+    further_targets: Mapping[str, FurtherTarget]
+    options: Mapping[str, object]
+    labels: Mapping[str, object]
+    # whether this one lists what the stores rejected too
+    has_rejects: bool = False
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _CopyOptions(OutputOptions):
+    """A copy is made at once: an OUT that is there, finished or not, is another command's."""
+
+    continues: ClassVar[bool] = False
+
+
+def open_for_copy(store: str | os.PathLike[str]) -> tuple[Path, Manifest]:
+    """Check the structure of a store whose rows will be copied.
+
+    Raises:
+        PackError: it is none, or a newer pixpack's.
+    """
+    try:
+        path, manifest = Path(store), check_finished(store)
+    except StoreError as e:
+        raise PackError(str(e)) from None
+    if manifest.version > FORMAT_VERSION or manifest.writer_features:
+        raise PackError(
+            f"{path} has format {'.'.join(map(str, manifest.version))}, of which a copy by this pixpack might lose something."
+            " Use a newer one."
+        )
+    return path, manifest
+
+
+def class_targets(path: Path, manifest: Manifest) -> Ints:
+    """Return the class of each row, int64[N], -1 where it has none; compared with its digest.
+
+    Raises:
+        PackError: it cannot be read, or is not what was packed.
+    """
+    name = manifest.tensor_paths()["targets"]
+    try:
+        what, targets = damage(path, manifest, [name]), np.fromfile(path / name, "<i8")
+    except OSError as e:
+        raise PackError(f"{path / name} cannot be read: {e.strerror}.") from None
+    if what:
+        _check_same(path, manifest)
+        raise PackError(f"{what} {_REMEDY}")
+    try:
+        RowValues(manifest).check_targets(str(path), 0, targets)
+    except StoreError as e:
+        raise PackError(str(e)) from None
+    return targets
+
+
+def copy_target(out: str | os.PathLike[str]) -> Path:
+    """Return OUT without dots, before any store is opened; what a crash has left of its publication is finished."""
+    target = resolved_out(out)
+    Folder(target).recover()
+    return target
+
+
+def joint_labels(manifests: Sequence[Manifest], *, is_list_given: bool) -> Mapping[str, object]:
+    """Return how the labels of rows of these stores were read, as far as that is known and the same of all.
+
+    Args:
+        is_list_given: whether the class list is one that the user gave.
+    """
+    # digests are of what was packed, which these are not
+    digests = ("boxes", "inputs", "sources") if len(manifests) > 1 else ("inputs", "sources")
+    labels = [{name: value for name, value in one.labels.items() if name not in digests} for one in manifests]
+    known = labels[0] if all(other == labels[0] for other in labels) else {}
+    return known | ({"classes": True} if is_list_given else {})
+
+
+def copy_plans(plans: Mapping[str, CopyPlan], out: Path, *, overwrite: bool) -> PackReport:
+    """Make the store OUT of the plan "", or OUT/<split> of the plan of each split.
+
+    They may replace stores: then all are made before the first is replaced.
+
+    Raises:
+        OptionsError: OUT is inside one of the stores.
+        PackError: OUT is in the way, a store is damaged or was replaced meanwhile; DiskFullError, LockedError.
+    """
+    if "" not in plans:
+        check_takes_splits(out, f"the splits {', '.join(plans)} cannot be put into it")
+    guard_standard_streams()
+    options, to = _CopyOptions(overwrite=overwrite), Folder(out)
+    check_destination([], out)
+    to.check(options, [*plans])
+    for split, plan in plans.items():
+        for selection in plan.selections:
+            _check_apart(selection.path, out / split, to.stage)
+    reports: dict[str, PackReport] = {}
+    try:
+        with to.begin(options, [*plans]):
+            try:
+                for split, plan in plans.items():
+                    reports[split] = _copied(plan, to.store(split))
+            except BaseException:
+                to.withdraw()
+                raise
+            to.publish()
+    except OSError as e:
+        raise as_pack_error(e, to.stage, {}, _AGAIN) from None
+    first = next(iter(reports))
+    reports[first] = dataclasses.replace(reports[first], notes=[*reports[first].notes, *to.notes])
+    return reports[""] if "" in reports else summed_report(out, reports)
+
+
+def _copied(plan: CopyPlan, making: Making) -> PackReport:
+    """Make one store in the stage."""
+    started, out = time.monotonic(), making.folder
+    copy = _Copy(plan, making)
+    try:
+        out.mkdir(exist_ok=True)
+        with checked(making.to.check_same):
+            manifest = copy.run()
+            check_store(out)  # what cannot be opened must replace no store
+    except Exception as e:
+        with contextlib.suppress(OSError):
+            _check_all_same(plan)  # whatever failed, that is the reason
+        if isinstance(e, OSError):
+            raise as_pack_error(e, out, copy.sizes, _AGAIN) from None
+        raise
+    report = store_report(manifest, Inputs(out, notes=[*plan.notes]), out, time.monotonic() - started, 0)
+    return dataclasses.replace(report, out=str(making.name))
+
+
+def _check_all_same(plan: CopyPlan) -> None:
+    for selection in plan.selections:
+        _check_same(selection.path, selection.manifest)
+
+
+def _check_same(path: Path, manifest: Manifest) -> None:
+    """Raise PackError where a store is not the one that it was."""
+    try:
+        is_same = read_manifest(path).digest == manifest.digest
+    except StoreError:
+        is_same = False
+    if not is_same:
+        raise PackError(f"{path} was replaced or removed while it was copied. Do it again.")
+
+
+def _check_apart(store: Path, out: Path, stage: Path) -> None:
+    """Refuse a store that OUT is in, that would be deleted with OUT, or that is where OUT is made."""
+    real = Path(os.path.realpath(store))
+    if real in Path(os.path.realpath(out)).parents:
+        raise OptionsError(f"OUT {out} is inside the store {store}. Choose a folder outside it.")
+    for folder in (out, stage):
+        if Path(os.path.realpath(folder)) in real.parents:
+            raise OptionsError(f"the store {store} is inside {folder}, which would be replaced. Choose another OUT.")
+    if real == Path(os.path.realpath(stage)):
+        raise OptionsError(f"the store {store} is where OUT {out} is made. Move it away, or choose another OUT.")
+
+
+class _Copy:
+    """One store being made: its rows are inputs, behind which the rejects of all stores are listed."""
+
+    def __init__(self, plan: CopyPlan, making: Making) -> None:
+        self._plan, self._making, self._like = plan, making, plan.selections[0].manifest
+        self._bounds = [0, *itertools.accumulate(len(selection.rows) for selection in plan.selections)]
+        self.sizes: dict[str, int] = {}
+
+    def run(self) -> Manifest:
+        """Write all files, then the manifest."""
+        rejects: list[Reject] = []
+        for selection in self._plan.selections:
+            _check_intact(selection)
+            rejects += read_rejects(selection.path) if self._plan.has_rejects else []
+        job = self._job()
+        step = self._take_room(job)
+        inputs = _CopiedInputs(
+            self._making.folder,
+            classes=self._plan.classes,
+            targets=self._column("targets", self._target_spec),
+            target_kind=self._like.target_kind,
+            extras={
+                name: self._column(f"extras/{name}", spec)
+                for name, spec in self._plan.extras.items()
+                if name not in self._like.texts and not (name == "masks" and job.layout.has_mask_file)
+            },
+            further_targets=dict(self._plan.further_targets),
+            texts={name: [] for name in self._like.texts},
+            rows=self._bounds[-1],
+            rejects=rejects,
+            texts_read=self._texts,
+        )
+        header = journals.Header(
+            inputs=self._bounds[-1] + len(rejects),
+            options=self._plan.options,
+            decoders=self._like.decoders,
+            labels=self._plan.labels,
+        )
+        sealed = seal(self._making.log(), header, job.layout, inputs, self._blocks(job, step, rejects))
+        assert sealed is not None  # there are rows
+        return sealed
+
+    @property
+    def _target_spec(self) -> TensorSpec:
+        spec = self._like.tensors["targets"]
+        return spec if self._plan.target_count is None else TensorSpec(spec.dtype, (self._plan.target_count,))
+
+    def _column(self, name: str, spec: TensorSpec) -> Column:
+        return _StoredColumn(spec, lambda start, stop: self._values(name, spec, start, stop))
+
+    def _job(self) -> CopyJob:
+        rows, folder = RowOptions.among(self._plan.options), self._making.folder.absolute()
+        job = CopyJob(
+            root="",
+            pixels_path=str(folder / PIXELS),
+            geometry=Geometry.recorded(self._like),
+            rows=rows,
+            has_masks=self._like.has_masks,
+            lock=(str(self._making.lock.path.absolute()), self._making.lock.content),
+            selections=tuple(self._plan.selections),
+            bounds=tuple(self._bounds),
+            targets=self._target_spec,
+        )
+        if not job.layout.has_mask_file:
+            return job
+        return dataclasses.replace(job, masks_path=str(folder / row_names(job.layout)[1]))
+
+    def _take_room(self, job: CopyJob) -> int:
+        """Allocate the file of rows; returns how many rows make a block."""
+        unpacked = stored = 0
+        for selection in self._plan.selections:
+            found = row_sizes(selection.path, selection.manifest, selection.rows)
+            unpacked, stored = unpacked + int(found.sizes.sum()), stored + int(found.stored_sizes.sum())
+            for name, entry in selection.manifest.files.items():
+                share = entry.size_bytes * len(selection.rows) // selection.manifest.rows
+                self.sizes[name] = self.sizes.get(name, 0) + share
+        kind, out = self._like.kind, self._making.folder
+        self.sizes[PIXELS] = kind.file_bytes(stored, job.layout.form)
+        self._making.to.check_same()
+        for name in row_names(job.layout):
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
+            with error_path(out / name):
+                os.close(os.open(out / name, os.O_WRONLY | os.O_CREAT, 0o666))
+        sync_names(out)
+        check_room(out, self.sizes, _AGAIN)
+        for name in row_names(job.layout):
+            allocate(out / name, self.sizes[name], lambda done: notify(Progress("allocate", done, self.sizes[PIXELS])))
+        rows = self._bounds[-1]
+        return block_inputs(rows, max(1, kind.file_bytes(unpacked) // rows))
+
+    def _blocks(self, job: CopyJob, step: int, rejects: list[Reject]) -> Iterator[Result]:
+        """Let workers write the rows; yields what is known of each block."""
+        rows = self._bounds[-1]
+        workers = min(available_cpus(), -(-rows // step))
+        engine = LocalEngine(job, workers=workers, inherited=self._making.to.locks)
+        done = 0
+        try:
+            for result in engine.run(self._tasks(step), 0, ready=lambda: None):
+                for reject in result.rejects:
+                    raise PackError(f"row {reject.input} of {self._making.name} cannot be copied: {reject.reason}.")
+                result.sources = []  # which were those of the stores
+                done += result.rows
+                self._making.to.check_same()
+                notify(Progress("copy", done, rows))
+                yield result
+        finally:
+            engine.close()
+        rejected = [RejectedInput(rows + n, one.path, one.reason) for n, one in enumerate(rejects)]
+        if rejected:
+            none = [0] * job.layout.channel_count
+            yield Result(-1, len(rejected), sums=none, square_sums=none, rejects=rejected)
+        _check_all_same(self._plan)
+
+    def _tasks(self, step: int) -> Iterator[Task]:
+        """Cut the rows into blocks, each with where the lines of its rows begin."""
+        begins: dict[int, Ints] = {}
+        for start in range(0, self._bounds[-1], step):
+            stop, lines = min(start + step, self._bounds[-1]), list[tuple[int, int]]()
+            for number, rows in self._of(start, stop):
+                if number not in begins:
+                    begins = {number: _line_begins(self._plan.selections[number])}
+                at = start + len(lines) - self._bounds[number]
+                lines += zip(rows.tolist(), begins[number][at : at + len(rows)].tolist(), strict=True)
+            names = [str(self._making.name / str(row)) for row in range(start, stop)]
+            yield Task(start // step, start, names, [], reused=dict(zip(range(start, stop), lines, strict=True)))
+
+    def _of(self, start: int, stop: int) -> Iterator[tuple[int, Ints]]:
+        """Yield the numbers of the selections of rows [start, stop), and which of their rows these are."""
+        for number, (first, last) in enumerate(itertools.pairwise(self._bounds)):
+            if first < stop and start < last:
+                rows = self._plan.selections[number].rows
+                yield number, rows[max(start, first) - first : min(stop, last) - first]
+
+    def _values(self, name: str, spec: TensorSpec, start: int, stop: int) -> npt.NDArray[Any]:
+        return np.concatenate(
+            [self._plan.selections[number].values(name, rows, spec) for number, rows in self._of(start, stop)]
+        )
+
+    def _texts(self, start: int, stop: int) -> Iterator[bytes]:
+        """Yield the texts of rows, of each row all columns."""
+        for number, rows in self._of(start, stop):
+            selection = self._plan.selections[number]
+            columns = [selection.values(f"extras/{name}", rows, TEXT_SPEC) for name in self._like.texts]
+            for begin, end in np.stack(columns, axis=1).reshape(-1, 2):
+                yield read_spans(selection.path / TEXTS_FILE, np.array([begin]), np.array([end - begin])).tobytes()
+
+
+def _check_intact(selection: Selection) -> None:
+    """Compare the small files of a store with their digests, and what they say of its rows with each other."""
+    path, manifest = selection.path, selection.manifest
+    _check_same(path, manifest)
+    if what := damage(path, manifest, manifest.files.keys() - {PIXELS}):
+        raise PackError(f"{what} {_REMEDY}")
+    if wrong := next(wrong_rows(path, manifest, read_blocks(path)), None):
+        where = f", row {wrong.rows[0]}" if wrong.rows else ""
+        raise PackError(f"{path}/{wrong.file}{where}: {wrong.what}. pack verify {path} names all there is.")
+
+
+def _line_begins(selection: Selection) -> Ints:
+    """Return the byte of samples.jsonl where the line of each row begins, int64[n]."""
+    rows, places = np.unique(selection.rows, return_inverse=True)
+    begins = line_spans(selection.path, selection.manifest, read_blocks(selection.path), rows)[:, 0]
+    return begins[places]
+
+
+class _StoredColumn(Column):
+    """A tensor of the rows, read from the stores as it is asked for."""
+
+    def __init__(self, spec: TensorSpec, read: Any) -> None:
+        super().__init__(spec.dtype, spec.row_shape[0] if spec.row_shape else None)
+        self._spec, self._read = spec, read
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """Shape of one row's numbers."""
+        return self._spec.row_shape
+
+    def chosen(self, indices: Sequence[int]) -> Column:
+        """Return the column of rows that are one after the other, as the bytes that a store has; of rejects, nothing."""
+        if not indices:
+            return Column("uint8", None, array("B"))
+        values: npt.NDArray[Any] = self._read(indices[0], indices[-1] + 1)
+        data = values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
+        return Column("uint8", None, array("B", data))
+
+
+@dataclass
+class _CopiedInputs(Inputs):
+    """The rows that are copied, and behind them the rejects of their stores."""
+
+    rows: int = 0
+    rejects: list[Reject] = field(default_factory=list)
+    texts_read: Any = None
+
+    def line(self, index: int) -> int | None:
+        """Return the line of a list that a reject had."""
+        return self.rejects[index - self.rows].line
+
+    def texts_of(self, indices: Any) -> Iterator[bytes]:
+        """Yield the texts of rows that are one after the other; of rejects, none."""
+        return self.texts_read(indices[0], indices[-1] + 1) if indices else iter(())
+
+
+@dataclass(frozen=True)
+class CopyJob(PackJob):
+    """A job whose rows are those of finished stores; bounds: the first row of each, and their number."""
+
+    selections: tuple[Selection, ...] = ()
+    bounds: tuple[int, ...] = ()
+    targets: TensorSpec = _NUMBERS
+
+    def row_maker(self, in_flight: InFlight) -> CopiedRows:
+        """Make what gives the rows, in the process of a worker."""
+        return CopiedRows(self, in_flight)
+
+
+class CopiedRows:
+    """Gives the rows of finished stores; has one of them open at a time, however many there are."""
+
+    def __init__(self, job: CopyJob, in_flight: InFlight) -> None:
+        self._job, self._in_flight = job, in_flight
+        self._number = -1
+        self._rows: SealedRows | None = None
+
+    def make(self, task: Task, index: int, attempt: Attempt) -> None:
+        """Fill in a row, its mask and its line.
+
+        Raises:
+            PackError: it is damaged, or its store was replaced meanwhile.
+        """
+        number = bisect.bisect_right(self._job.bounds, index) - 1
+        selection = self._job.selections[number]
+        row, line_begin = task.reused[index]
+        self._in_flight.mark(index, is_reading=True)
+        try:
+            rows = self._opened(number)
+            attempt.line = self._line(rows.line(line_begin), selection)
+            if not rows.is_intact(row):
+                block = rows.block_of(row)
+                last = block.stop - 1
+                which = f"row {last} is" if block.start == last else f"rows {block.start} to {last} are"
+                raise PackError(
+                    f"{selection.path} is damaged: {which} not what was packed."
+                    f" Leave them out (pack subset --rows), or pack again; pack verify {selection.path} names all there are."
+                )
+            pixels, attempt.mask, frame = rows.row(row)
+        except StoreError as e:
+            raise PackError(str(e)) from None
+        except OSError as e:
+            raise PackError(f"{e.filename or selection.path} cannot be read: {e.strerror}.") from None
+        attempt.mask_values = [*selection.manifest.mask_values] if attempt.mask else []
+        attempt.row = Row(pixels, rows.content(row), 0, 0, {}, frame)
+
+    def _opened(self, number: int) -> SealedRows:
+        if self._rows is None or number != self._number:
+            if self._rows is not None:
+                self._rows.close()
+            selection = self._job.selections[number]
+            self._rows, self._number = SealedRows(selection.path, selection.manifest.digest), number
+        return self._rows
+
+    def _line(self, line: str, selection: Selection) -> str:
+        if "targets" not in selection.numbers:
+            return line
+        sample = Sample.decode(line)
+        target = _renumbered(np.array([sample.target]), selection.numbers["targets"], self._job.targets)[0].tolist()
+        return dataclasses.replace(sample, target=target).encode()
+
+
+def _renumbered(values: npt.NDArray[Any], numbers: tuple[int, ...], spec: TensorSpec) -> npt.NDArray[Any]:
+    """Give classes their new numbers: class indices, where -1 stays, or the columns of a multi-hot target."""
+    if spec.dtype == "uint8":
+        wider = np.zeros((len(values), *spec.row_shape), np.uint8)
+        wider[:, numbers] = values
+        return wider
+    return np.append(np.array(numbers, np.int64), -1)[values]
