@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
-from reader.described import Described
-from reader.store import ImageBatch, RaggedBatch, replaced
+from reader.store import ImageBatch, replaced
 from reader.transforms.fills import Fill, class_beyond
 from reader.transforms.labels import masks_in, with_moved_boxes
-from reader.transforms.program import STEPS, Program, changed_by_row
-from reader.transforms.random import AFFINE, ROTATION, check_batch, draw, host_batch, numbers, pair
+from reader.transforms.program import STEPS, Program, RowTransform
+from reader.transforms.random import AFFINE, ROTATION, draw, host_batch, numbers, pair
 
 
-class RandomAffine(Described):
+class RandomAffine(RowTransform):
     """Rotate, shift, scale and shear each image at random, keeping its center where it is, as torchvision does.
 
     Args:
@@ -65,11 +63,7 @@ class RandomAffine(Described):
         self.interpolation, self.fill, self.center = checked_interpolation(interpolation), fill, _checked_center(center)
         self.seed = seed
 
-    def __call__(self, batch: ImageBatch | RaggedBatch) -> Any:
-        """Return a batch of the same shapes."""
-        check_batch(self, batch, takes_ragged=True)
-        if isinstance(batch, RaggedBatch):
-            return changed_by_row(self, batch)
+    def _changed(self, batch: ImageBatch) -> ImageBatch:
         angle, shift, scale, shear = self.drawn(host_batch(batch))
         matrices = inverse_matrices(batch, angle, shift, scale, shear, self.center)
         return moved(batch, matrices, self.interpolation, self.fill)
@@ -88,7 +82,7 @@ class RandomAffine(Described):
         return _between(angle, *self.degrees), shift.round(), _between(scale, low, high), shear
 
 
-class RandomRotation(Described):
+class RandomRotation(RowTransform):
     """Rotate each image by a random angle, as torchvision does; the result has the same size.
 
     Args:
@@ -122,11 +116,7 @@ class RandomRotation(Described):
         self.interpolation, self.fill, self.center = checked_interpolation(interpolation), fill, _checked_center(center)
         self.seed = seed
 
-    def __call__(self, batch: ImageBatch | RaggedBatch) -> Any:
-        """Return a batch of the same shapes."""
-        check_batch(self, batch, takes_ragged=True)
-        if isinstance(batch, RaggedBatch):
-            return changed_by_row(self, batch)
+    def _changed(self, batch: ImageBatch) -> ImageBatch:
         matrices = rotations(batch, self.angles(host_batch(batch)), self.center)
         return moved(batch, matrices, self.interpolation, self.fill)
 

@@ -10,10 +10,10 @@ import torch
 
 from reader.described import Described
 from reader.host_values import on_host
-from reader.store import ImageBatch, RaggedBatch, replaced
+from reader.store import ImageBatch, replaced
 from reader.transforms.kernels.constants import tensor_on
 from reader.transforms.kernels.pixel_ops import in_parts
-from reader.transforms.program import changed_by_row
+from reader.transforms.program import RowTransform
 from reader.transforms.random import (
     CUTMIX,
     ERASING,
@@ -37,7 +37,7 @@ _TRIES = 10
 _NOISE = (0.449 * 255, 0.226 * 255)
 
 
-class RandomErasing(Described):
+class RandomErasing(RowTransform):
     """Overwrite a random rectangle of each image with probability p, as torchvision does; boxes and masks stay.
 
     Args:
@@ -77,15 +77,7 @@ class RandomErasing(Described):
             raise ValueError(f'value is {value!r}, expected a level, one for each channel, or "random".')
         self.value, self.seed = value if isinstance(value, str) else _levels_of(value), seed
 
-    def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch | RaggedBatch:
-        """Return uint8 pixels of the same shape.
-
-        Raises:
-            ValueError: value has another number of channels, or images of different sizes have masks.
-        """
-        check_batch(self, batch, takes_ragged=True)
-        if isinstance(batch, RaggedBatch):
-            return changed_by_row(self, batch)
+    def _changed(self, batch: ImageBatch) -> ImageBatch:
         pixels = batch.pixels.clone()
         for n, (x0, y0, x1, y1) in enumerate(self.boxes(host_batch(batch)).tolist()):
             if x0 < x1:

@@ -13,10 +13,11 @@ import torch
 
 from reader import compiled
 from reader.described import Described
+from reader.host_values import sent
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.kernels import pixel_ops
 from reader.transforms.kernels.regions import by_image
-from reader.transforms.program import STEPS, LevelTransform, Program, changed_by_row, refuse_masks
+from reader.transforms.program import STEPS, LevelTransform, Program, RowTransform, refuse_masks
 from reader.transforms.random import (
     AUTOCONTRAST,
     BLUR,
@@ -29,8 +30,8 @@ from reader.transforms.random import (
     check_batch,
     checked_p,
     draw,
+    host_batch,
     number,
-    on_the_host,
     two_numbers,
 )
 
@@ -222,7 +223,7 @@ class RandomAdjustSharpness(_WithProbability):
         self.sharpness_factor = sharpness_factor
 
 
-class GaussianBlur(Described):
+class GaussianBlur(RowTransform):
     """Blur each image with a Gaussian kernel of a width of its own; beyond the edges the image is reflected.
 
     Args:
@@ -252,22 +253,14 @@ class GaussianBlur(Described):
             raise ValueError(f"sigma is {sigma!r}, expected a number above 0, or two such, the smaller one first.")
         self.kernel_size, self.sigma, self.seed = (int(sizes[0]), int(sizes[1])), (float(low), float(high)), seed
 
-    def __call__(self, batch: ImageBatch | RaggedBatch) -> Any:
-        """Return uint8 pixels of the same shape.
-
-        Raises:
-            ValueError: the images are not larger than half the kernel, so that they cannot be reflected.
-        """
-        check_batch(self, batch, takes_ragged=True)
-        if isinstance(batch, RaggedBatch):
-            return changed_by_row(self, batch)
+    def _changed(self, batch: ImageBatch) -> ImageBatch:
         height, width = batch.pixels.shape[1:3]
         if self.kernel_size[0] // 2 >= width or self.kernel_size[1] // 2 >= height:
             raise ValueError(
                 f"GaussianBlur's kernel has {self.kernel_size[0]} x {self.kernel_size[1]} pixels, too many to reflect images"
                 f" of {width} x {height}. Take a smaller one."
             )
-        sigma = on_the_host(self.sigmas, batch)
+        sigma = sent(self.sigmas(host_batch(batch)), batch.pixels.device)
         pixels = None
         if compiled.take_steps(batch.pixels):
             across, down = (pixel_ops.blur_weights(sigma, size) for size in self.kernel_size)

@@ -10,17 +10,15 @@ import re
 
 import torch
 
-from reader.described import Described
-from reader.store import ImageBatch, RaggedBatch, replaced
+from reader.store import ImageBatch, replaced
 from reader.transforms.affine import checked_interpolation, grid_lines, inverse_matrices, moved_labels, rotations
 from reader.transforms.fills import Fill
 from reader.transforms.kernels import pixel_ops
-from reader.transforms.program import STEPS, Program, changed_by_row
+from reader.transforms.program import STEPS, Program, RowTransform
 from reader.transforms.random import (
     RAND_AUGMENT,
     TIMM_RAND_AUGMENT,
     TRIVIAL_AUGMENT,
-    check_batch,
     draw,
     host_batch,
     integer,
@@ -61,7 +59,7 @@ _SECTION = re.compile(r"(mstd|mmax|inc|m|n|p)(\d+(?:\.\d*)?|inf)")
 PolicySteps = list[tuple[torch.Tensor, torch.Tensor]]
 
 
-class Policy(Described):
+class Policy(RowTransform):
     """Draws operations with magnitudes for each image, and applies them one after the other.
 
     Boxes, masks and content move with what shears, shifts and rotates.
@@ -70,16 +68,8 @@ class Policy(Described):
     def __init__(self, interpolation: str, fill: Fill, seed: int) -> None:
         self.interpolation, self.fill, self.seed = checked_interpolation(interpolation), fill, seed
 
-    def __call__(self, batch: ImageBatch | RaggedBatch) -> ImageBatch | RaggedBatch:
-        """Return a batch of the same shapes.
-
-        Raises:
-            ValueError: the images have neither 1 nor 3 channels, or images of different sizes have boxes or masks.
-        """
-        check_batch(self, batch, takes_ragged=True)
+    def _changed(self, batch: ImageBatch) -> ImageBatch:
         pixel_ops.check_channels(self, batch)
-        if isinstance(batch, RaggedBatch):
-            return changed_by_row(self, batch)
         return self.applied(batch, self.drawn(host_batch(batch)))
 
     def applied(self, batch: ImageBatch, steps: PolicySteps) -> ImageBatch:

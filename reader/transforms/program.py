@@ -143,6 +143,22 @@ class LevelTransform(Described):
         return changed(batch, self.program(host_batch(batch)), self)
 
 
+class RowTransform(Described):
+    """A transform whose images of different sizes are changed one after the other."""
+
+    def __call__(self, batch: ImageBatch | RaggedBatch) -> Any:
+        """Return a batch of the same shapes.
+
+        Raises:
+            ValueError: images of different sizes have masks, or the transform does not take these channels or sizes.
+        """
+        check_batch(self, batch, takes_ragged=True)
+        return changed_by_row(self, batch) if isinstance(batch, RaggedBatch) else self._changed(batch)
+
+    def _changed(self, batch: ImageBatch) -> ImageBatch:
+        raise NotImplementedError
+
+
 def changed(batch: ImageBatch | RaggedBatch, program: Program, transform: object) -> Any:
     """Return a batch with pixels that a program makes."""
     if isinstance(batch, RaggedBatch):

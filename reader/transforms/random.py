@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -160,14 +160,6 @@ def draw(batch: ImageBatch | RaggedBatch, seed: int, streams: range) -> torch.Te
     if batch.rows is None:
         raise ValueError(_NO_ROWS)
     return _drawn(batch.rows, batch.origin, seed, np.arange(streams.start, streams.stop))
-
-
-def on_the_host(make: Callable[[Any], torch.Tensor], batch: ImageBatch | RaggedBatch) -> torch.Tensor:
-    """Call what makes numbers of a batch's rows and sizes with `host_batch`, and put the result on the batch's device.
-
-    So a device gets one copy in place of over a hundred operators.
-    """
-    return sent(make(host_batch(batch)), batch.pixels.device)
 
 
 def host_batch(batch: ImageBatch | RaggedBatch) -> Any:

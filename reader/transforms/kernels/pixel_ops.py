@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import torch
 
 from reader.store import ImageBatch, RaggedBatch
@@ -58,31 +57,8 @@ def in_parts(kernel: Kernel, pixels: torch.Tensor, *parameters: torch.Tensor) ->
 
 def change(kernel: Kernel, images: torch.Tensor, indices: list[int], *parameters: torch.Tensor) -> None:
     """Replace some images of uint8[B, C, H, W] by what a kernel makes of them; parameters: [B, ...] each."""
-    if images.device.type != "cpu":
-        index = tensor_on(images.device, indices)
-        chosen = (tensor[index] for tensor in parameters)
-        images[index] = in_parts(kernel, images[index], *chosen)
-        return
-    step = max(1, tuning().cpu_pass_bytes // max(1, images[:1].numel()))
-    for start in range(0, len(indices), step):
-        some = indices[start : start + step]
-        # a view for one image: gathering and scattering take longer than most kernels
-        which = slice(some[0], some[0] + 1) if len(some) == 1 else torch.tensor(some)
-        result = kernel(images[which], *(tensor[which] for tensor in parameters))
-        for position, image in zip(some, result, strict=True):
-            _put(images[position], image)
-
-
-def _put(dest: torch.Tensor, image: torch.Tensor) -> None:
-    """Copy uint8[C, H, W] to another; from planes to pixels by channels, which takes a third of the time."""
-    if image.stride() == dest.stride() or dest.is_contiguous():
-        dest.copy_(image)
-    elif image.stride(0) == 0:
-        # as in _plane
-        for channel in dest.numpy():
-            channel[:] = image[0].numpy()
-    else:
-        torch.stack(image.unbind(0), -1, out=dest.movedim(0, -1))
+    index = tensor_on(images.device, indices)
+    images[index] = in_parts(kernel, images[index], *(tensor[index] for tensor in parameters))
 
 
 def invert(images: torch.Tensor) -> torch.Tensor:
@@ -136,7 +112,7 @@ def grayscale(images: torch.Tensor) -> torch.Tensor:
     """Return the same number of channels, all gray, as views of one."""
     if images.shape[1] == 1:
         return images
-    red, green, blue = (_plane(channel).float() for channel in images.unbind(1))
+    red, green, blue = (channel.float() for channel in images.unbind(1))
     return _rounded_down(_weighted(red, green, blue))[:, None].expand_as(images)
 
 
@@ -246,13 +222,6 @@ def check_channels(transform: object, batch: ImageBatch | RaggedBatch) -> None:
 def channels_of(batch: ImageBatch | RaggedBatch) -> int:
     """Return the number of channels, which all images of a store share; 0 of no images of different sizes."""
     return int(batch.shapes[:1, 2].sum()) if isinstance(batch, RaggedBatch) else batch.pixels.shape[-1]
-
-
-def _plane(channel: torch.Tensor) -> torch.Tensor:
-    """Copy uint8[B, H, W] to contiguous memory; numpy reads every third byte in two thirds of torch's time."""
-    if channel.device.type != "cpu":
-        return channel.contiguous()
-    return torch.from_numpy(np.ascontiguousarray(channel.numpy()))
 
 
 def _weighted(red: torch.Tensor, green: torch.Tensor, blue: torch.Tensor) -> torch.Tensor:
