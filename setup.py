@@ -17,7 +17,6 @@ _PARTS = (
     "predictor",
     "reads",
     "resample",
-    "sums",
     "threads",
     "warp",
 )
