@@ -25,7 +25,6 @@ from packer.report import PackReport, Progress
 from packer.store.state import stage_of
 from reader.dataset.dataset import MemmapDataset
 from reader.dataset.samples import check_forms
-from reader.format.splits import meant
 
 _log = logging.getLogger("pixpack")
 
@@ -146,7 +145,7 @@ def _check_split(splits: Iterable[str], split: str | None, images: ImagesArgumen
         raise OptionsError(f"{images} has the splits {', '.join(names)}. Give one of them: split={names[0]!r}.")
     if split is not None and not names:
         raise OptionsError(f"{images} has no splits. Leave split={split!r} out.")
-    if split is not None and len(meant(split, names)) != 1:
+    if split is not None and split not in names:
         raise OptionsError(f"{images} has no split {split!r}. It has {', '.join(names)}.")
 
 

@@ -61,21 +61,6 @@ def drawn(cumulative: npt.NDArray[np.float64], start: int, stop: int, *, seed: i
     return np.minimum(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"), last)
 
 
-class Window(NamedTuple):
-    """Names positions [start, stop) of an epoch whose rows are read together.
-
-    spans: their positions in the dataset, [start, stop) each.
-    """
-
-    start: int
-    stop: int
-    spans: list[tuple[int, int]]
-
-    def positions(self) -> Rows:
-        """Return the positions in the dataset."""
-        return np.concatenate([np.arange(start, stop) for start, stop in self.spans])
-
-
 class Step(NamedTuple):
     """A step of all ranks, and the part of it that one rank takes.
 
@@ -117,16 +102,12 @@ class Order:
     def of_step(self, step: Step) -> Rows:
         """Return the rows at [start, stop) of a step."""
         start, stop = step.start, step.stop
-        return self.rows(start, stop) if stop <= self.count else passes(lambda _: self.rows, self.count, start, stop)
+        return self.rows(start, stop) if stop <= self.count else wrapped(self.rows, self.count, start, stop)
 
     def window_end(self, position: int) -> int:
         """Return where the window of a position ends, behind which rows are elsewhere; far away where there is none."""
         lap = position // self.count * self.count
         return lap + self._window_end(position - lap)
-
-    def windows(self) -> list[Window] | None:
-        """Return the windows that some ranks read, by their starts; None: rows of no two positions are read together."""
-        return None
 
     def _window_end(self, position: int) -> int:
         return _NO_WINDOW
@@ -135,19 +116,9 @@ class Order:
 class Sequential(Order):
     """Keeps the dataset's order."""
 
-    def __init__(self, count: int, block_rows: int) -> None:
-        super().__init__(count)
-        self._block_rows = block_rows
-
     def compute(self, start: int, stop: int) -> Rows:
         """Compute the rows at [start, stop)."""
         return np.arange(start, stop, dtype=np.int64)
-
-    def windows(self) -> list[Window]:
-        """Return blocks one after the other."""
-        starts = range(0, self.count, self._block_rows)
-        stops = [min(start + self._block_rows, self.count) for start in starts]
-        return [Window(start, stop, [(start, stop)]) for start, stop in zip(starts, stops, strict=True)]
 
 
 class Permutation(Order):
@@ -190,16 +161,6 @@ class BlockOrder(Order):
             pieces.append(self._window_rows(window, start, stop))
             start += len(pieces[-1])
         return np.concatenate(pieces)
-
-    def windows(self) -> list[Window]:
-        """Return the windows, each with its blocks."""
-        windows = list[Window]()
-        for first in range(0, len(self._starts), self._window):
-            blocks = slice(first, first + self._window)
-            spans = list(zip(self._starts[blocks].tolist(), self._stops[blocks].tolist(), strict=True))
-            stop = min(first + self._window, len(self._starts))
-            windows.append(Window(int(self._bounds[first]), int(self._bounds[stop]), spans))
-        return windows
 
     def _window_end(self, position: int) -> int:
         block = int(np.searchsorted(self._bounds, position, side="right")) - 1
@@ -283,15 +244,14 @@ class Cut:
         return Step(position, size, min(position + self.full_step, self.count), start, start + share + (rank < more))
 
 
-def passes(order: Callable[[int], Callable[[int, int], Rows]], count: int, start: int, stop: int) -> Rows:
-    """Return [start, stop) of passes over count rows that follow each other: order(n) gives the rows of pass n."""
-    pieces = [np.zeros(0, dtype=np.int64)]
+def wrapped(rows: Callable[[int, int], Rows], count: int, start: int, stop: int) -> Rows:
+    """Return positions [start, stop) of an order of count rows, behind the last of which the first ones follow."""
+    pieces = list[Rows]()
     while start < stop:
-        done, inside = divmod(start, count)
-        take = min(stop - start, count - inside)
-        pieces.append(order(done)(inside, inside + take))
-        start += take
-    return pieces[1] if len(pieces) == 2 else np.concatenate(pieces)
+        inside = start % count
+        pieces.append(rows(inside, min(count, inside + stop - start)))
+        start += len(pieces[-1])
+    return np.concatenate(pieces)
 
 
 def _keys(seed: int, epoch: int, purpose: str) -> list[int]:

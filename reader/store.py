@@ -284,11 +284,8 @@ def map_tensor(path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.
             return torch.empty(shape, dtype=dtype, device="cpu")
         try:
             # tensordict's mode="r" and np.memmap(mode="c") lack NORESERVE: ENOMEM on a store larger than memory
-            if os.name == "nt":
-                mapped = mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_COPY)
-            else:
-                flags = mmap.MAP_PRIVATE | MAP_NORESERVE
-                mapped = mmap.mmap(file.fileno(), size_bytes, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+            flags = mmap.MAP_PRIVATE | MAP_NORESERVE
+            mapped = mmap.mmap(file.fileno(), size_bytes, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
         except (OSError, OverflowError, ValueError) as e:
             raise StoreError(f"{path} has {size_bytes} bytes, which cannot be mapped: {e}. Raise ulimit -v.") from None
     return torch.frombuffer(mapped, dtype=dtype).view(shape)

@@ -7,13 +7,14 @@ import errno
 import math
 import os
 import random
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # Pages looked at: the share is then known to about 6 %.
 _PROBES = 256
 _CGROUPS = Path("/sys/fs/cgroup")
-_NETWORK_FILE_SYSTEMS = ["nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "lustre", "glusterfs", "afs", "beegfs", "gpfs"]
+_NETWORK_FILE_SYSTEMS = re.compile("(nfs|nfs4|cifs|smb3|smbfs|9p|ceph|lustre|glusterfs|afs|beegfs|gpfs)|fuse(\\..*)?")
 
 
 def available_cpus() -> int:
@@ -27,7 +28,7 @@ def available_cpus() -> int:
 
 def is_network(kind: str) -> bool:
     """Say whether a type of file system is behind a network; FUSE usually does, but for disks ("fuseblk")."""
-    return kind in _NETWORK_FILE_SYSTEMS or kind.partition(".")[0] == "fuse"
+    return _NETWORK_FILE_SYSTEMS.fullmatch(kind) is not None
 
 
 def cached_share(path: Path) -> float:

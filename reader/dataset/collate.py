@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, NoReturn, TypeVar, cast, overload
+from typing import Any, cast
 
 import torch
 from torch.utils import _pytree as pytree
@@ -15,58 +15,31 @@ from reader.epoch import stamped
 from reader.memory.row_table import row_of
 from reader.store import Batch, ImageBatch, Images, RaggedBatch, Targets
 
-_Row = TypeVar("_Row")
-
 
 def joined(samples: list[Any]) -> Any:
-    """Join transformed samples as torch's default_collate does.
-
-    Raises:
-        ValueError: there are none, or their images have several sizes.
-    """
+    """Join transformed samples as torch's default_collate does; raises ValueError if there are none."""
     if not samples:
         raise ValueError("there are no rows to join: a transform of single samples needs one row or more.")
-    try:
-        return default_collate(samples)
-    except RuntimeError as e:
-        images = [sample[0] if isinstance(sample, tuple) else sample for sample in samples]
-        shapes = {tuple(image.shape) for image in images if isinstance(image, torch.Tensor)}
-        if len(shapes) < 2:
-            # not from itself: what follows the causes of an error, as rich does, would never end
-            raise
-        raise ValueError(
-            f"the dataset's transform gave images of the shapes {' and '.join(map(str, sorted(shapes)))}. Let it end in one"
-            " size, such as RandomResizedCrop(224)."
-        ) from e
+    return default_collate(samples)
 
 
 class CollatedRow(tuple[Any, ...]):
     """(image, target) of one row of a gathered batch."""
 
-    def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(
-            f"(image, target) of a row has no attribute {name!r}. A collate_fn gets one such row after the other, as ImageFolder"
-            " gives them: take images, targets = zip(*rows)."
-        )
 
-
-class CollatedRows(Sequence[_Row], Generic[_Row]):
+class CollatedRows(Sequence[Any]):
     """The rows of a gathered batch, for torch's collate functions: default_collate takes the batch as it is.
 
     Any other one finds a sequence of rows, each created when it is asked for. It pickles.
     """
 
-    def __init__(self, batch: object, count: int, row: Callable[[int], _Row]) -> None:
+    def __init__(self, batch: object, count: int, row: Callable[[int], object]) -> None:
         self.batch, self._count, self._row = batch, count, row
 
     def __len__(self) -> int:
         return self._count
 
-    @overload
-    def __getitem__(self, index: int) -> _Row: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[_Row]: ...
-    def __getitem__(self, index: int | slice) -> _Row | list[_Row]:
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self._row(n) for n in range(*index.indices(self._count))]
         if not -self._count <= index < self._count:
@@ -83,7 +56,7 @@ def seeded(batch: Batch) -> Batch:
     return batch
 
 
-def transformed_rows(result: object, count: int) -> CollatedRows[object]:
+def transformed_rows(result: object, count: int) -> CollatedRows:
     """Return the result of a transform of a batch, such as (views, targets), as rows."""
     return CollatedRows(result, count, functools.partial(row_at, result))
 
@@ -93,19 +66,14 @@ def row_at(result: object, n: int) -> Any:
     return pytree.tree_map(lambda each: each[n], result, is_leaf=lambda each: isinstance(each, ImageBatch))
 
 
-def tuple_rows(images: Images, targets: Targets) -> CollatedRows[CollatedRow]:
+def tuple_rows(images: Images, targets: Targets) -> CollatedRows:
     """Return (images, targets) of a batch as rows, each as the dataset gives it alone: (image, target)."""
     return CollatedRows((images, targets), len(images), functools.partial(_tuple_row, images, targets))
 
 
-def ragged_rows(batch: RaggedBatch) -> CollatedRows[ImageBatch]:
+def ragged_rows(batch: RaggedBatch) -> CollatedRows:
     """Return a batch as rows, each an ImageBatch without a batch dimension."""
     return CollatedRows(batch, len(batch), functools.partial(row_of, batch))
-
-
-def collate_batch(rows: CollatedRows[object] | list[Any]) -> Any:
-    """Collate rows as torch does by default; a gathered batch is returned unchanged."""
-    return rows.batch if isinstance(rows, CollatedRows) else default_collate(rows)
 
 
 def _tuple_row(images: Images, targets: Targets, n: int) -> CollatedRow:
@@ -120,15 +88,14 @@ def _target(values: Targets, n: int) -> object:
 
 
 def _collate(
-    batch: CollatedRows[Any] | ImageBatch | Sequence[Any], *, collate_fn_map: Mapping[Any, object] | None = None
+    batch: CollatedRows | ImageBatch | Sequence[Any], *, collate_fn_map: Mapping[Any, object] | None = None
 ) -> object:
     """Return a gathered batch; rows that were read one by one, as ConcatDataset does, are joined."""
     if isinstance(batch, CollatedRows):
         return batch.batch
     if isinstance(batch, ImageBatch):
         return batch
-    first = batch[0]
-    if isinstance(first, ImageBatch):
+    if isinstance(batch[0], ImageBatch):
         return seeded(cast(ImageBatch, torch.stack(list(batch))))
     return default_collate([tuple(b) for b in batch])
 

@@ -44,8 +44,7 @@ class MemmapDataset(Dataset[Any]):
         path: the folder that `pack` wrote, or the URL that it was pushed to: s3://bucket/out, gs://, az://, https://, file://.
         cache, cache_size: of a URL: a folder on a local disk, and what the store's pixels may take there, such as "200GB" (None:
             all). Until all are there slices are copies, and `store` and `numpy` fetch the rest.
-        split: which of the stores in that folder, such as "train"; their classes must be the same. Where none has the name,
-            the one that another name of the same means: val, valid, validation, dev and eval are one, at a URL they are not.
+        split: which of the stores in that folder, such as "train"; their classes must be the same.
         transform: one of `reader.transforms` is called with batches, for a row with a batch of one. Any other is called with one
             image uint8[C, H, W], as ImageFolder does: per sample, for torch's DataLoader; with as_tuple=False with a one-row
             ImageBatch. Whole batches are many times faster.
@@ -382,7 +381,7 @@ class MemmapDataset(Dataset[Any]):
         """Join transformed samples as torch's default_collate does; PIL images are a list.
 
         Raises:
-            ValueError: there are none, or their images have several sizes.
+            ValueError: there are none.
         """
         if not self.as_pil or self.transform is not None:
             return collate.joined(samples)

@@ -124,7 +124,9 @@ class OpenedStore:
             StoreError: they are at a URL.
         """
         if self.remote is not None:
-            raise StoreError(f"{self.remote} is at a URL, and views are of files here. Copy it first: pack pull URL OUT")
+            raise StoreError(
+                f"{self.remote} is at a URL, and views are of files here. Copy it first: pack pull URL OUT"
+            )
         return self.files["pixels"].opened
 
     def check_files(self) -> None:

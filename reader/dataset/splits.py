@@ -11,13 +11,12 @@ from reader.format.errors import StoreError
 from reader.format.filesystem import absolute_path, is_allowed, unreadable, user_path
 from reader.format.manifest import MANIFEST, read_manifest
 from reader.format.shown import redacted, shown
-from reader.format.splits import meant
 from reader.format.urls import is_url
 from reader.memory.places import Remote
 
 
 def store_path(path: str | os.PathLike[str], split: str | None) -> Path:
-    """Return the absolute path of a store, or of one of the stores in a folder, by its name or another that means the same.
+    """Return the absolute path of a store, or of one of the stores in a folder, by its name.
 
     Raises:
         StoreError: there is no such split, or the splits have different classes: the same target would mean different ones.
@@ -31,11 +30,8 @@ def store_path(path: str | os.PathLike[str], split: str | None) -> Path:
     if (root / MANIFEST).is_file():
         raise StoreError(f"{root} is one store, without splits. Leave split={split!r} out.")
     names = sorted(child.parent.name for child in root.glob(f"*/{MANIFEST}"))
-    matches = meant(split, names)
-    if len(matches) != 1:
-        stores = f"it holds {', '.join(names)}" if names else "it holds no store"
-        raise StoreError(f"{root} has no split {split!r}: {stores}.{' Name one of them.' if matches else ''}")
-    split = matches[0]
+    if split not in names:
+        raise StoreError(f"{root} has no split {split!r}: it holds {', '.join(names) or 'no store'}.")
     classes = read_manifest(root / split).classes
     for name in names:
         if (others := read_manifest(root / name).classes) != classes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from typing import ParamSpec, TypeVar
@@ -19,7 +18,6 @@ from torch import cuda
 
 from reader.format.errors import TransferError
 from reader.host_values import remember
-from reader.profiling import stage
 from reader.store import Batch
 
 _P = ParamSpec("_P")
@@ -78,7 +76,7 @@ class CudaCopier:
             while self._in_flight and (self._in_flight[0][0].query() or len(self._in_flight) > self._depth):
                 event, _ = self._in_flight.popleft()
                 event.synchronize()
-            with stage("copy"), cuda.stream(self._stream):
+            with cuda.stream(self._stream):
                 sent, event = send_batch(batch, self._device), sleeping_event()
                 event.record(self._stream)
         self._in_flight.append((event, batch))
@@ -144,7 +142,7 @@ def _ignore_captures() -> None:
     """
     # the driver's own function, since torch has none for it; where it cannot be had, captures need their mode "thread_local"
     with contextlib.suppress(OSError, AttributeError):
-        driver = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+        driver = ctypes.CDLL("libcuda.so.1")
         driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(ctypes.c_int(_THREAD_LOCAL)))
 
 

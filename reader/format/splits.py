@@ -6,7 +6,6 @@ Imports only the standard library, and opens nothing.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
 # The role of a split, by its name in lower case. Stores are packed, and listed, in the order of the roles.
@@ -18,21 +17,6 @@ ROLES = {
 
 # A file in the folder of a store while it is packed; and the end of that folder's name, beside OUT.
 FOLDER = ".packing"
-
-
-def meant(split: str, names: Iterable[str]) -> list[str]:
-    """Return which of the names of splits one means: itself where it is there, else those of its role.
-
-    Example:
-        >>> meant("validation", ["train", "val"]), meant("Train", ["train", "Train"]), meant("test", ["train", "val"])
-        (['val'], ['Train'], [])
-    """
-    stores, role = [*names], ROLES.get(split.lower())
-    return (
-        [split]
-        if split in stores
-        else [name for name in stores if role is not None and ROLES.get(name.lower()) == role]
-    )
 
 
 def beside(out: Path) -> Path:

@@ -14,7 +14,6 @@ import torch
 from reader.dataset.samples import Transform
 from reader.epoch import in_epoch, on_threads_of, stamped
 from reader.planning.plan import EpochPlan
-from reader.profiling import stage
 from reader.rows import rows_named
 from reader.store import Batch, plain
 from reader.transforms.composition import flat, in_turn
@@ -97,7 +96,7 @@ class Finish:
     def _run(self, steps: list[Transform], result: object, rows: torch.Tensor | None) -> object:
         """Call steps of the transform in what they are to run in."""
         named = rows_named(self._dataset.path, rows)
-        with named, stage("transform"), in_epoch(self._epoch), on_threads_of(self._threads):
+        with named, in_epoch(self._epoch), on_threads_of(self._threads):
             try:
                 return in_turn(steps, result)
             except StopIteration as e:

@@ -29,7 +29,6 @@ from reader.memory.row_table import parted
 from reader.memory.threads import Copies
 from reader.planning.plan import EpochPlan
 from reader.planning.ranks import ranks_here
-from reader.profiling import stage
 from reader.rows import Rows, Steps
 from reader.store import Batch
 from reader.tuning import tuning
@@ -151,9 +150,8 @@ class Gathering:
         """Begin to bring a group of batches from a place to one leased buffer, and cut it; None: they are there."""
         store = self._dataset.opened_store
         rows = groups[0] if len(groups) == 1 else np.concatenate(groups)
-        with stage("gather"):
-            table = None if self.resident is None else self.resident.table
-            batch, copies = store.begin(rows, place, self.pool.lease, table=table)
+        table = None if self.resident is None else self.resident.table
+        batch, copies = store.begin(rows, place, self.pool.lease, table=table)
         return deque(parted(batch, [len(g) for g in groups])), copies
 
     def clear(self) -> None:
@@ -174,8 +172,7 @@ def _finished(
     """Wait for the pixels of a group and yield it, ready for the caller or on its way to the device."""
     items: list[object] = []
     if copies is not None:
-        with stage("gather"):
-            copies.wait()
+        copies.wait()
     try:
         for start in steps.starts:
             batch = batches.popleft()

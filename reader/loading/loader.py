@@ -53,7 +53,7 @@ class MemmapLoader:
             one step less.
         weights: float[N]; rows are drawn with replacement in proportion.
         sampler: any torch Sampler of rows, or BatchSampler of lists, arrays or tensors of rows, or a list of either; it then
-            decides order and ranks. Batches that it gives are taken as they are, whatever batch_size says.
+            decides order and ranks, as DistributedSampler does. Batches that it gives are taken as they are.
         transform: called with each ImageBatch on the device, whatever as_tuple says; an ImageBatch that it returns becomes
             the tuple, anything else is what the loop gets. None: the dataset's. On the CPU its first steps run in the background
             thread, as far as they are of `reader.transforms`; from a function of the program's on, and on CUDA, in the
@@ -74,7 +74,8 @@ class MemmapLoader:
     threads at once.
 
     Raises:
-        ValueError: arguments that contradict each other or the dataset; rows without a label in a loop over tuples.
+        ValueError: arguments that contradict each other or the dataset; rows without a label in a loop over tuples; a sampler of
+            torch that gives all ranks the same rows.
         OrderError: there is no such rank, or nothing is left to it.
 
     Examples:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from reader.format.manifest import Manifest
-from reader.memory.spans import Bytes, CopyPart, Read, Spans, begin_copy, laid_out, reads_of
+from reader.memory.spans import Bytes, Read, Spans, begin_copy, laid_out, reads_of
 from reader.memory.threads import Copies
 from reader.rows import Rows, Steps
 
@@ -48,12 +48,7 @@ class Located(NamedTuple):
 
 
 class Place:
-    """Where the bytes of a file are.
-
-    is_streamed: as of `begin_copy`.
-    """
-
-    is_streamed = False
+    """Where the bytes of a file are."""
 
     def locate(self, spans: Spans) -> Located | None:
         """Return where spans are in memory; None: they have to be read.
@@ -99,24 +94,16 @@ class InMemory(Place):
         is_streamed: as of `begin_copy`.
     """
 
-    def __init__(
-        self,
-        memory: Bytes,
-        *,
-        is_streamed: bool = False,
-    ) -> None:
-        self._memory, self.is_streamed = memory, is_streamed
+    def __init__(self, memory: Bytes, *, is_streamed: bool = False) -> None:
+        self._memory, self._is_streamed = memory, is_streamed
 
-    def locate(self, spans: Spans) -> Located | None:
-        """Return where spans are; None: they are not all here."""
+    def locate(self, spans: Spans) -> Located:
+        """Return where spans are."""
         return Located(self._memory, spans.begins)
 
     def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> Copies | None:
         """Begin to copy spans."""
-        located = self.locate(spans)
-        assert located is not None
-        part = CopyPart(located.memory, Spans(located.begins, spans.sizes), places)
-        return begin_copy([part], out, is_streamed=self.is_streamed)
+        return begin_copy(self._memory, spans, out, places, is_streamed=self._is_streamed)
 
 
 class InFile(Place):

@@ -24,7 +24,6 @@ from reader.compiled import span_reader
 from reader.format.errors import StoreError
 from reader.memory.spans import Bytes, Piece, Read, Runs, Spans, laid_out, merged
 from reader.memory.threads import Copies, kept, on_threads
-from reader.profiling import stage
 from reader.rows import Rows
 from reader.tuning import tuning
 
@@ -38,8 +37,6 @@ GAP_BYTES = 128 << 10
 _BLOCKS = (512, 4096)
 # Small reads are handed to a thread together, as many as have so many bytes: then that costs little beside them.
 _TASK_BYTES = 1 << 20
-# Between two files that are read as one is more than a read goes through; bases are multiples of every block of a disk.
-_APART_BYTES = 1 << 20
 
 _OPEN_FILES = Path("/proc/self/fd")
 
@@ -190,35 +187,14 @@ class RawFile:
                 raise self._cut_short(offset + done)
 
 
-def bring(file: RawFile, spans: Spans, memory: Bytes) -> None:
-    """Read spans of a file to memory, one after the other, and wait; raises as `RawFile.read`."""
-    _wait_for(begin_reads(file, spans, [memory]))
-
-
 def begin_reads(file: RawFile, spans: Spans, memories: Sequence[Bytes]) -> Copies:
     """Begin to read spans of a file, in any order and some twice, by large reads in the order of the file, several at once.
 
     They go one after the other to memories, uint8[n], each of which has whole spans.
     """
-    return _begin(file, spans, Targets.of(spans, memories))
-
-
-def _begin(file: RawFile, spans: Spans, targets: Targets) -> Copies:
+    targets = Targets.of(spans, memories)
     pieces = Runs.holding(spans, most_gap_bytes=GAP_BYTES).pieces(tuning().staged_read_bytes, file.align)
-    return on_threads("read", READERS, _read_pieces, [(file, group, targets) for group in _tasks(pieces)])
-
-
-def _wait_for(reads: Copies) -> None:
-    try:
-        reads.wait()
-    finally:
-        # none may write to memory later, which other rows may have by then
-        reads.cancel()
-
-
-def _read_pieces(file: RawFile, pieces: Sequence[Piece], targets: Targets) -> None:
-    with stage("read"):
-        file.read_pieces(pieces, targets)
+    return on_threads("read", READERS, file.read_pieces, [(group, targets) for group in _tasks(pieces)])
 
 
 def _tasks(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:

@@ -20,7 +20,6 @@ from reader.memory.places import Located, Memory, Place
 from reader.memory.raw_file import RawFile, begin_reads
 from reader.memory.spans import Bytes, Spans, copy, joined, laid_out
 from reader.memory.threads import Copies
-from reader.profiling import stage
 from reader.rows import Rows, Steps
 
 # The share of free memory of one chunk that is read ahead from a disk; two of them are in memory.
@@ -100,7 +99,7 @@ class ReadAhead(Place):
         left = len(spans.begins)
         while left:
             reads, parts = self._chunks[0]
-            _wait_for(reads)
+            reads.wait()
             left -= parts.popleft().count
             if not parts:
                 self._chunks.popleft()
@@ -182,10 +181,3 @@ def cut_in_chunks(
         total += size(part)
     if chunk:
         yield chunk
-
-
-def _wait_for(reads: Copies) -> None:
-    if not reads.are_done:
-        with stage("wait"):
-            reads.wait()
-    reads.wait()

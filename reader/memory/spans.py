@@ -6,9 +6,8 @@ Knows bytes alone. A row of one size, a row of its own size with the mask behind
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +27,6 @@ Piece = tuple[int, int]
 
 # Pieces a thread: a thread that is late leaves the rest of a batch to others.
 _PIECES = 2
-# numpy takes rows of these faster than rows of bytes, up to 5 times.
-_WORDS = (np.int64, np.int32, np.int16, np.uint8)
 
 
 class Spans(NamedTuple):
@@ -122,7 +119,6 @@ def equal_spans(rows: Rows, row_bytes: int) -> tuple[Spans, Rows]:
 @functools.lru_cache(maxsize=16)
 def _equal(count: int, row_bytes: int) -> tuple[Rows, Rows]:
     # batches have as many rows again and again; nobody writes to these
-    # on Windows numpy 1 takes 32 bits where none are said
     return np.full(count, row_bytes, np.int64), np.arange(count, dtype=np.int64) * row_bytes
 
 
@@ -151,62 +147,45 @@ def merged(spans: Spans, places: Rows) -> tuple[Spans, Rows]:
     return Spans(spans.begins[firsts], counts), places[firsts]
 
 
-class CopyPart(NamedTuple):
-    """Spans of source, uint8[n], and where each goes in memory, int64[B]."""
-
-    source: Bytes
-    spans: Spans
-    places: Rows
-
-
-def begin_copy(parts: Sequence[CopyPart], out: torch.Tensor, *, is_streamed: bool = False) -> Copies | None:
+def begin_copy(
+    source: Bytes, spans: Spans, out: torch.Tensor, places: Rows, *, is_streamed: bool = False
+) -> Copies | None:
     """Begin to copy spans to their places in out, on as many threads as torch uses; None: they are copied already.
 
-    The threads hold sources and out until they are done, also where nobody waits.
+    The threads hold source and out until they are done, also where nobody waits.
 
     Args:
+        source: uint8[n].
         out: uint8[n], contiguous; complete when what is returned was waited for.
+        places: int64[B], where each begins in out.
         is_streamed: large batches are written past the caches; memory that was written before, such as a pool's, gains by that.
     """
-    sizes, threads, into, copier = tuning(), torch.get_num_threads(), out.numpy(), span_copier()
-    each_bytes = [int(part.spans.sizes.sum()) for part in parts]
-    size_bytes = sum(each_bytes)
-    pieces = min(_PIECES * threads, size_bytes // sizes.copy_thread_bytes)
+    sizes, threads, into, copier = tuning(), torch.get_num_threads(), out.numpy(), span_copier() or _copy
+    size_bytes = int(spans.sizes.sum())
+    count = min(_PIECES * threads, size_bytes // sizes.copy_thread_bytes)
     past_caches = is_streamed and size_bytes >= sizes.streamed_batch_bytes
-    if pieces < 1 and copier is not None:
+    if count < 1:
         # as they are: to cut a batch of small rows takes three times as long as to copy it
-        for part in parts:
-            copier(part.source, *part.spans, part.places, into, past_caches)
+        copier(source, *spans, places, into, past_caches)
         return None
-    each: list[tuple[Any, ...]] = []
-    for part, of_part in zip(parts, each_bytes, strict=True):
-        count = max(1, round(pieces * of_part / size_bytes)) if size_bytes else 1
-        if copier is None and (rows := _table_rows(part, into, sizes.memcpy_bytes)) is not None:
-            each += _takes(*rows, count)
-            continue
-        cut = _pieces(part, of_part, count, sizes.memcpy_bytes)
-        each += [(copier or _copy, one.source, *one.spans, one.places, into, past_caches) for one in cut]
-    if pieces >= 1:
-        return on_threads("copy", threads, operator.call, each)
-    for call, *arguments in each:
-        call(*arguments)
-    return None
+    pieces = _pieces(spans, places, count, sizes.memcpy_bytes)
+    return on_threads("copy", threads, copier, [(source, *piece, into, past_caches) for piece in pieces])
 
 
 def copy(source: Bytes, spans: Spans, out: torch.Tensor, places: Rows) -> None:
     """Copy spans of source as `begin_copy` does, and wait."""
-    if (copies := begin_copy([CopyPart(source, spans, places)], out)) is not None:
+    if (copies := begin_copy(source, spans, out, places)) is not None:
         copies.wait()
 
 
-def _pieces(part: CopyPart, size_bytes: int, count: int, most_bytes: int) -> Iterator[CopyPart]:
-    """Cut a part of so many bytes into about equal ones, whose spans have no more than most_bytes."""
-    short, places = _shortened(part.spans, part.places, most_bytes)
+def _pieces(spans: Spans, places: Rows, count: int, most_bytes: int) -> Iterator[tuple[Rows, Rows, Rows]]:
+    """Cut spans and their places into about equal pieces (begins, sizes, places); no span has more than most_bytes."""
+    short, places = _shortened(spans, places, most_bytes)
     ends = np.cumsum(short.sizes)
-    cuts = np.searchsorted(ends, size_bytes * np.arange(1, count) // count, side="right").tolist()
+    cuts = np.searchsorted(ends, ends[-1] * np.arange(1, count) // count, side="right").tolist()
     for a, b in zip([0, *cuts], [*cuts, len(ends)], strict=True):
         if a < b:
-            yield CopyPart(part.source, Spans(short.begins[a:b], short.sizes[a:b]), places[a:b])
+            yield short.begins[a:b], short.sizes[a:b], places[a:b]
 
 
 def _shortened(spans: Spans, places: Rows, most_bytes: int) -> tuple[Spans, Rows]:
@@ -221,53 +200,6 @@ def _shortened(spans: Spans, places: Rows, most_bytes: int) -> tuple[Spans, Rows
     begins = nth * part[span]
     sizes = np.minimum(part[span], spans.sizes[span] - begins)
     return Spans(spans.begins[span] + begins, sizes), places[span] + begins
-
-
-# What copies without the compiled part. Beside threads that copy, each line of Python takes ten times as long as alone: what is
-# the same for all pieces is found before.
-
-
-class _TableRows(NamedTuple):
-    """Rows of one size, as those of a table of wide words, and the rows of another one that they go to."""
-
-    table: npt.NDArray[Any]
-    rows: Rows
-    into: npt.NDArray[Any]
-
-
-def _table_rows(part: CopyPart, out: Bytes, most_bytes: int) -> _TableRows | None:
-    """View spans that are rows of one table, and go to consecutive rows of another, as such rows; None: they are none.
-
-    A row of more than most_bytes is several rows of the tables; None also where no such number divides it.
-    """
-    begins, sizes = part.spans
-    size = int(sizes[0]) if len(sizes) else 0
-    if not size or (sizes != size).any() or (begins % size).any() or (np.diff(part.places) != size).any():
-        return None
-    both = part.source[: len(part.source) // size * size], out[part.places[0] : int(part.places[-1]) + size]
-    word = next(
-        word
-        for word in map(np.dtype, _WORDS)
-        if not any(n % word.itemsize for n in (size, *(each.ctypes.data for each in both)))
-    )
-    least, words = -(-size // most_bytes), size // word.itemsize
-    cuts = next((n for n in range(least, 4 * least) if words % n == 0), 0)
-    if not cuts:
-        return None
-    table, into = (each.view(word).reshape(-1, words // cuts) for each in both)
-    rows = begins // size
-    return _TableRows(table, rows if cuts == 1 else (rows[:, None] * cuts + np.arange(cuts)).reshape(-1), into)
-
-
-def _takes(table: npt.NDArray[Any], rows: Rows, into: npt.NDArray[Any], count: int) -> list[tuple[Any, ...]]:
-    """Cut the copies of rows into pieces."""
-    step = -(-len(rows) // count)
-    return [(_take, table, rows[n : n + step], into[n : n + step]) for n in range(0, len(rows), step)]
-
-
-def _take(table: npt.NDArray[Any], rows: Rows, into: npt.NDArray[Any]) -> None:
-    # numpy would check the rows again, into a buffer of its own: with "clip" it does not
-    np.take(table, rows, axis=0, out=into, mode="clip")
 
 
 def _copy(source: Bytes, begins: Rows, sizes: Rows, places: Rows, out: Bytes, _: bool) -> None:

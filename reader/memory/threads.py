@@ -20,11 +20,6 @@ class Copies:
     def __init__(self, pieces: Sequence[Future[object]]) -> None:
         self._pieces, self._process = pieces, os.getpid()
 
-    @property
-    def are_done(self) -> bool:
-        """Say whether each piece is done, or has failed."""
-        return all(piece.done() for piece in self._pieces)
-
     def wait(self) -> None:
         """Wait for all of them; raises what one has raised."""
         wait(self._pieces)

@@ -37,31 +37,40 @@ class Epochs:
 
     next: epoch and position where the next `iter` begins.
     progress: of the newest iterator, which keeps it up to date.
-    seed: that determines the orders, with the epoch.
     plan: of the newest epoch that began; before the first one, of the next epoch.
 
     Args:
         orders: of all epochs.
         given: ranks that the program gave; None: they are asked for when an epoch begins.
-        seed: None: drawn from torch's global generator, as DataLoader does; 0 under ranks, since theirs must agree.
+        seed: None: drawn from torch's global generator, as DataLoader does; 0 as long as there are several ranks, since theirs
+            must agree.
 
     Raises:
         OrderError: there is no such rank, or nothing is left to it.
+        ValueError: a sampler would give every rank the same rows.
     """
 
     def __init__(self, orders: Orders, batch_size: int, *, given: Ranks | None, seed: int | None) -> None:
         self.orders, self._batch_size, self._given = orders, batch_size, given
-        self._is_given, self._is_drawn = seed is not None, seed is None
-        self.seed = int(torch.randint(_MOST_SEED, (), device="cpu")) if seed is None else seed
+        # as given, else that of a loaded state
+        self._is_given, self._seed = seed is not None, seed
+        self._drawn = 0 if self._is_given else int(torch.randint(_MOST_SEED, (), device="cpu"))
         self.next = (0, 0)
         self.plan = self._at(*self.next)
         self.progress = Progress(self.plan, 0, finished=True)
 
+    @property
+    def seed(self) -> int:
+        """The seed that determines the orders, with the epoch."""
+        if self._seed is not None:
+            return self._seed
+        return 0 if ranks_now(self._given, must_know=False).world_size > 1 else self._drawn
+
     def _at(self, epoch: int, position: int = 0, *, must_know: bool = False) -> EpochPlan:
         """Plan an epoch, or its rest behind a position, for the ranks that are known by now; begins nothing."""
         ranks = ranks_now(self._given, must_know=must_know)
-        if self._is_drawn and ranks.world_size > 1:
-            self.seed, self._is_drawn = 0, False
+        if self.orders.sampler is not None and ranks.world_size > 1:
+            self.orders.sampler.check_ranks()
         cut = self.orders.cut(self._batch_size, ranks.rank, ranks.world_size)
         kind = EpochPlan if self.orders.sampler is None else SampledPlan
         return kind(self.orders, cut, self.seed, epoch, position)
@@ -137,7 +146,7 @@ class Epochs:
         epoch, position, count = int(state["epoch"]), int(state["position"]), len(self.orders.dataset)
         if epoch < 0 or (not 0 <= position <= count and self.orders.sampler is None):
             raise ValueError(f"the state is at epoch {epoch}, position {position} of {count} rows.")
-        self.seed, self._is_drawn = int(state["seed"]), False
+        self._seed = int(state["seed"])
         self._continue(epoch, position)
 
     def _continue(self, epoch: int, position: int) -> None:

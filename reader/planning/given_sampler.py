@@ -10,6 +10,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.utils.data import RandomSampler, SequentialSampler, WeightedRandomSampler
 
 # A sampler gives a row at a time, or the rows of a batch.
 Item = int | Sequence[int] | torch.Tensor | npt.NDArray[np.integer]
@@ -64,6 +65,15 @@ class GivenSampler:
         if self._first is None:
             self._started = self._new_pass()
         return any(sampled_rows(item)[1] for item in self._first or ())
+
+    def check_ranks(self) -> None:
+        """Raise ValueError for a sampler of torch that knows no ranks: each would read the same rows."""
+        for each in (self.sampler, getattr(self.sampler, "sampler", None)):
+            if type(each) in (RandomSampler, SequentialSampler, WeightedRandomSampler):
+                raise ValueError(
+                    f"sampler is a {type(each).__name__}, which gives all ranks the same rows: give torch's"
+                    " DistributedSampler, or weights= or shuffle= in its place."
+                )
 
     @property
     def has_length(self) -> bool:

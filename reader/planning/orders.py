@@ -102,10 +102,10 @@ class Orders:
             return Draws(count, self._cumulative, seed, epoch)
         if self.name == "full":
             return Permutation(count, seed, epoch)
-        rows = block_rows(self.dataset.manifest)
         if self.name == "block":
+            rows = block_rows(self.dataset.manifest)
             return BlockOrder(count, rows, tuning().shuffle_window_blocks, seed=seed, epoch=epoch)
-        return Sequential(count, rows)
+        return Sequential(count)
 
 
 def _cumulative(weights: Weights, count: int) -> npt.NDArray[np.float64]:

@@ -235,17 +235,7 @@ def test_a_split_is_one_of_the_stores_in_a_folder(folder: Path, tmp_path: Path) 
     val = MemmapDataset(tmp_path / "out", split="val")
     assert val.path == tmp_path / "out" / "val"
     assert pickle.loads(pickle.dumps(val)).path == val.path
-    for other, name in (("validation", "val"), ("dev", "val"), ("Val", "val"), ("training", "train")):
-        assert MemmapDataset(tmp_path / "out", split=other).path == tmp_path / "out" / name
-    # the name itself comes first, and of two others none
-    for name in ("valid", "eval"):
-        (tmp_path / "out" / name).symlink_to(val.path)
-    assert MemmapDataset(tmp_path / "out", split="val").path == val.path
-    with pytest.raises(StoreError, match="has no split 'dev': it holds eval, train, val, valid. Name one of them."):
-        MemmapDataset(tmp_path / "out", split="dev")
-    for name in ("valid", "eval"):
-        (tmp_path / "out" / name).unlink()
-    for split in ("test", "..", "val/../train"):
+    for split in ("test", "validation", "..", "val/../train"):
         with pytest.raises(StoreError, match="has no split '.*': it holds train, val"):
             MemmapDataset(tmp_path / "out", split=split)
     with pytest.raises(StoreError, match="is one store, without splits. Leave split='train' out"):
@@ -261,7 +251,7 @@ def test_two_rows_of_a_batch_are_never_taken_for_images_and_targets(folder: Path
     (rows,) = DataLoader(Subset(data, [0, 11]), batch_size=2, collate_fn=lambda rows: rows)
     images, targets = rows  # as somebody may write who takes the rows for the batch
     for wrong in (lambda: images.float(), lambda: images.shape, lambda: targets.to("cpu")):
-        with pytest.raises(AttributeError, match=r"of a row has no attribute .*: take images, targets = zip\(\*rows\)"):
+        with pytest.raises(AttributeError, match="has no attribute"):
             wrong()
     for wrong in (lambda: torch.nn.Flatten()(images), lambda: torch.stack(rows), lambda: torch.as_tensor(rows)):
         with pytest.raises((AttributeError, TypeError, ValueError)):

@@ -86,7 +86,8 @@ def test_batches_that_share_a_slot_are_right_however_late_copies_and_reads_are(
     world.install(monkeypatch)
     assert read_late(world, train, 10, prefetch) == right
     assert len(world.pinned) <= prefetch + 2
-    assert {memory.nbytes for memory in world.pinned.values()} == {3 * 10 * train.manifest.row_bytes}
+    [slot_bytes] = {memory.nbytes for memory in world.pinned.values()}
+    assert 1 <= slot_bytes / (3 * 10 * train.manifest.row_bytes) <= 1.25
 
 
 def _lease_is_dropped(patch: pytest.MonkeyPatch) -> None:
@@ -271,7 +272,7 @@ def test_pinned_memory_that_cannot_be_had_is_one_sentence(monkeypatch: pytest.Mo
     with pytest.raises(PinnedMemoryError) as raised:
         BufferPool(keep=2, pinned=CUDA).lease(38_535_168)
     assert str(raised.value) == (
-        "38.5 MB of pinned memory for batches cannot be had: CUDA error: out of memory."
+        "41.9 MB of pinned memory for batches cannot be had: CUDA error: out of memory."
         " Use a smaller batch_size or prefetch, or free memory."
     )
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reader.format.errors import OrderError
-from reader.order import BlockOrder, Cut, drawn, passes, permuted
+from reader.order import BlockOrder, Cut, drawn, permuted, wrapped
 
 COUNTS = st.integers(1, 3000)
 
@@ -88,7 +88,7 @@ def test_ranks_share_every_epoch_alike(count: int, batch: int, world: int, drop_
     for _ in range(cuts[0].steps()):
         spans = [cut.step(position)[3:] for cut in cuts]
         assert len({stop - start for start, stop in spans}) == 1
-        seen += [row for span in spans for row in passes(lambda _: np.arange, count, *span).tolist()]
+        seen += [row for span in spans for row in wrapped(np.arange, count, *span).tolist()]
         position = cuts[0].step(position).after
     missing = set(range(count)) - set(seen)
     if drop_last:
@@ -112,7 +112,7 @@ def test_the_rest_of_an_epoch_is_the_same_on_another_world_size(count: int, batc
         at = position
         for _ in range(cuts[0].steps(position)):
             for cut in cuts:
-                rest |= set(passes(lambda _: np.arange, count, *cut.step(at)[3:]).tolist())
+                rest |= set(wrapped(np.arange, count, *cut.step(at)[3:]).tolist())
             at = cuts[0].step(at).after
         assert rest >= set(range(position, count))
 

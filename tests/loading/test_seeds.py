@@ -41,6 +41,19 @@ def test_several_ranks_without_a_seed_have_0_and_share_the_rows(
     assert loader.seed == 0
 
 
+def test_a_loader_has_the_seed_that_it_drew_again_where_its_ranks_are_gone(
+    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = MemmapLoader(train, 15, shuffle="full", as_tuple=False)
+    drawn, alone = loader.seed, rows_of(loader)
+    with monkeypatch.context() as ranks:
+        ranks.setenv("RANK", "1")
+        ranks.setenv("WORLD_SIZE", "3")
+        assert (loader.seed, MemmapLoader(train, 15, seed=7).seed) == (0, 7)
+    loader.set_epoch(0)
+    assert (loader.seed, rows_of(loader)) == (drawn, alone)
+
+
 def test_a_state_gives_its_seed_to_loaders_without_one(train: MemmapDataset) -> None:
     loader = MemmapLoader(train, 16, shuffle="full", as_tuple=False)
     steps = iter(loader)

@@ -19,7 +19,7 @@ from reader.buffers import BufferPool
 from reader.compiled import span_copier
 from reader.memory import spans as copying
 from reader.memory import threads
-from reader.memory.spans import CopyPart, Spans, begin_copy
+from reader.memory.spans import Spans, begin_copy
 from reader.memory.threads import Copies
 from reader.rows import Rows, is_run
 
@@ -36,7 +36,7 @@ def begin_gather(source: torch.Tensor, rows: Rows, out: torch.Tensor, *, is_stre
     width = out[0].nbytes if len(out) else 1
     spans, places = Spans(rows * width, np.full(len(rows), width)), np.arange(len(rows)) * width
     held, into = (tensor.view(-1).view(torch.uint8) for tensor in (source, out))
-    return begin_copy([CopyPart(held.numpy(), spans, places)], into, is_streamed=is_streamed)
+    return begin_copy(held.numpy(), spans, into, places, is_streamed=is_streamed)
 
 
 def test_a_dropped_lease_is_reused_and_a_kept_one_never() -> None:
@@ -81,7 +81,9 @@ def test_any_view_keeps_the_lease(keep: object) -> None:
     assert pool.lease(1000).data_ptr() != address
     del view
     gc.collect()
-    addresses = {pool.lease(1000).data_ptr() for _ in range(1)} | {t.data_ptr() for t in [pool.lease(1000), pool.lease(1000)]}
+    addresses = {pool.lease(1000).data_ptr() for _ in range(1)} | {
+        t.data_ptr() for t in [pool.lease(1000), pool.lease(1000)]
+    }
     assert address in addresses
 
 
@@ -144,12 +146,8 @@ def test_large_rows_are_copied_in_parts(
     tune(copy_thread_bytes=1000, memcpy_bytes=1000)
     calls, on_threads = list[int](), copying.on_threads
 
-    def largest(copy: Any, source: Any, *others: Any) -> int:
-        # numpy takes rows of a table, all others copy spans of these sizes
-        return int(source[0].nbytes) if source.ndim == 2 else int(others[1].max())
-
     def counted(kind: str, count: int, call: Any, each: list[tuple[Any, ...]]) -> Copies:
-        calls.extend(largest(*arguments) for arguments in each)
+        calls.extend(int(sizes.max()) for _, _, sizes, *_ in each)
         return on_threads(kind, count, call, each)
 
     monkeypatch.setattr(copying, "on_threads", counted)
@@ -181,13 +179,7 @@ def test_spans_of_any_size_go_to_their_places_alone(spans: list[tuple[int, int]]
         if not is_built:
             patch.setattr(copying, "span_copier", lambda: None)
         begins = np.array([begin for begin, _ in spans], np.int64)
-        # of two sources, as joined stores have them
-        cut = len(spans) // 3
-        parts = [
-            CopyPart(source[:some], Spans(begins[at], sizes[at]), places[at])
-            for some, at in ((1000, slice(cut)), (999, slice(cut, None)))
-        ]
-        copies = begin_copy(parts, torch.from_numpy(out))
+        copies = begin_copy(source, Spans(begins, sizes), torch.from_numpy(out), places)
         if copies is not None:
             copies.wait()
     assert np.array_equal(out, expected)

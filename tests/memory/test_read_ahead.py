@@ -22,7 +22,7 @@ from reader.buffers import BufferPool, allocated, own_memory
 from reader.compiled import span_reader
 from reader.format.errors import StoreError
 from reader.memory import raw_file
-from reader.memory.raw_file import GAP_BYTES, RawFile, begin_reads, bring
+from reader.memory.raw_file import GAP_BYTES, RawFile, begin_reads
 from reader.memory.read_ahead import ReadAhead
 from reader.memory.spans import Runs, Spans
 from reader.order import BlockOrder
@@ -426,7 +426,7 @@ def contents_of(path: Path, size_bytes: int, *, past_cache: bool) -> bytes:
     """Return the first bytes of a file, as a copy in memory has them."""
     memory = np.zeros(size_bytes, np.uint8)
     with closing(RawFile(path, past_cache=past_cache)) as file:
-        bring(file, Spans(np.array([0]), np.array([size_bytes])), memory)
+        begin_reads(file, Spans(np.array([0]), np.array([size_bytes])), [memory]).wait()
     return memory.tobytes()
 
 
@@ -495,7 +495,7 @@ def test_reads_past_the_cache_bring_the_same_rows(tmp_path: Path, row_bytes: int
         pytest.skip("no O_DIRECT on the file system of the temporary folder")
     wanted = np.concatenate([np.arange(0, count, 7), [count - 1, 0, 1]])
     memory = np.zeros((len(wanted), row_bytes), np.uint8)
-    bring(file, spans_of(wanted, row_bytes), memory.reshape(-1))
+    begin_reads(file, spans_of(wanted, row_bytes), [memory.reshape(-1)]).wait()
     file.close()
     assert np.array_equal(memory, rows[wanted])
     assert contents_of(path, count * row_bytes, past_cache=True) == rows.tobytes()
@@ -508,5 +508,5 @@ def test_a_file_cut_short_between_two_reads_past_the_cache_is_named(tmp_path: Pa
     file = RawFile(path, past_cache=True)
     os.truncate(path, 4096 * 5 + 100)
     with compiled_or_not(is_compiled), pytest.raises(StoreError, match="rows ends at byte 20580: it was cut short"):
-        bring(file, Spans(np.array([0]), np.array([40 * 1024])), np.zeros(40 * 1024, np.uint8))
+        begin_reads(file, Spans(np.array([0]), np.array([40 * 1024])), [np.zeros(40 * 1024, np.uint8)]).wait()
     file.close()

@@ -21,7 +21,7 @@ from reader.buffers import BufferPool
 from reader.format.errors import StoreError
 from reader.format.manifest import PIXELS
 from reader.memory import raw_file
-from reader.memory.raw_file import RawFile, bring
+from reader.memory.raw_file import RawFile, begin_reads
 from reader.memory.spans import Spans
 from scripts.samples.stores import sparse_store
 
@@ -217,6 +217,6 @@ def test_what_was_read_from_a_disk_is_let_go(tmp_path: Path, way: str, monkeypat
         os.posix_fadvise(written.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     if system.cached_share(path) > 0.5:
         pytest.skip("the file system of the temporary folder keeps or hides what is cached")
-    bring(file, Spans(np.array([0]), np.array([64 << 20])), np.zeros(64 << 20, np.uint8))
+    begin_reads(file, Spans(np.array([0]), np.array([64 << 20])), [np.zeros(64 << 20, np.uint8)]).wait()
     file.close()
     assert system.cached_share(path) < 0.1

@@ -64,8 +64,7 @@ def test_a_split_is_opened_of_all_that_are_packed(tmp_path: Path) -> None:
     make_splits(tmp_path / "images", ["train", "val"], each=2)
     train = pixpack.packed(tmp_path / "images", tmp_path / "out", split="train", **OPTIONS)
     assert (train.path, len(train)) == (tmp_path / "out" / "train", 6)
-    # of the same role
-    assert len(pixpack.packed(tmp_path / "images", tmp_path / "out", split="validation", **OPTIONS)) == 6
+    assert len(pixpack.packed(tmp_path / "images", tmp_path / "out", split="val", **OPTIONS)) == 6
 
 
 def test_a_split_that_the_images_do_not_have_is_refused_before_anything_is_packed(images: Path, tmp_path: Path) -> None:
