@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from packer.errors import OptionsError, PackError
+from packer.errors import EngineError, OptionsError, PackError
 from packer.inputs.samples import Column, Inputs
 from packer.operations.row_checks import wrong_rows
 from packer.options import OutputOptions, RowOptions
@@ -217,6 +217,8 @@ def _copied(plan: CopyPlan, making: Making) -> PackReport:
             _check_all_same(plan)  # whatever failed, that is the reason
         if isinstance(e, OSError):
             raise as_pack_error(e, out, copy.sizes, _AGAIN) from None
+        if isinstance(e, EngineError):
+            raise PackError(f"copying stopped: {e} {_AGAIN.capitalize()}.") from None
         raise
     report = store_report(manifest, Inputs(out, notes=[*plan.notes]), out, time.monotonic() - started, 0)
     return dataclasses.replace(report, out=str(making.name))
