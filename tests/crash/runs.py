@@ -33,7 +33,8 @@ class Kind:
     """A line of the command; the lines before it whose result the disk holds.
 
     is_begun: it was interrupted before. is_changed: an image is replaced in between. is_copy: of stores, not of images; the
-    line again needs --overwrite. is_filled: files come to where they stay, the manifest last. is_files: it makes files, no store.
+    line again needs --overwrite. is_filled: files come to where they stay, the manifest last. is_inside: OUT is a folder before.
+    is_files: it makes files, no store.
     """
 
     line: str
@@ -42,6 +43,7 @@ class Kind:
     is_changed: bool = False
     is_copy: bool = False
     is_filled: bool = False
+    is_inside: bool = False
     is_files: bool = False
 
 
@@ -54,8 +56,10 @@ KINDS = {
     "resplit": Kind(f"{_SPLITS} --overwrite", (_SPLITS,), is_changed=True),
     "labelled": Kind(f"{_BUILD} --boxes {{work}}/boxes --masks {{work}}/masks"),
     "own sizes": Kind("build {work}/images {out} --fit none --workers 2 --max-rejects 20%"),
-    "jpeg": Kind(f"{_BUILD} --compress 90"),
+    "jpeg": Kind(f"{_BUILD} --compress=jpeg:90"),
     "seal": Kind("seal {out} --max-rejects 20%", (f"{_BUILD} --part 1/2", f"{_BUILD} --part 2/2")),
+    # where OUT is an empty folder, a mount point perhaps
+    "inside": Kind(_BUILD, is_filled=True, is_inside=True),
     "merge": Kind("merge {work}/a {work}/b {out}", is_copy=True),
     "remerge": Kind("merge {work}/a {work}/b {out} --overwrite", ("subset {work}/a {out} --rows 2,1",), is_copy=True),
     "subset": Kind("subset {work}/a {out} --rows 5,0,3,6,2", is_copy=True),
@@ -74,7 +78,7 @@ class Run:
     def __init__(self, name: str, work: Path) -> None:
         self.kind, self.disk, self._work, self._start = KINDS[name], work / "disk", work, work / "start"
         _make_inputs(work)
-        self.disk.mkdir()
+        (self.out if self.kind.is_inside else self.disk).mkdir(parents=True)
         if self.kind.is_begun:
             options: dict[str, Any] = {"size": 32, "fit": "pad", "workers": 1, "max_rejects": "20%"}
             interrupted(pack, work / "images", self.out, inputs=6, **options)
@@ -123,6 +127,10 @@ class Run:
         if seen:
             return f"OUT is neither the old one nor the new one: {difference(seen, after)}"
         return "the old OUT is gone, and the new one not there" if before else ""
+
+    def is_new(self, found: Mapping[str, bytes]) -> bool:
+        """Whether OUT is what an undisturbed run leaves."""
+        return self._seen(found) == self._seen(self.after)
 
     def go_on(self) -> None:
         """Give the line again; see that it ends with the bytes of an undisturbed run, and leaves nothing else."""

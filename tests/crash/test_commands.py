@@ -27,7 +27,7 @@ from tests.crash.runs import KINDS, SYNCED, Run
 pytestmark = needs_shim
 # those tried in each run of the tests; the nightly trials have all
 KILLED = ("new", "update", "pull", "push", "seal", "merge", "requantize")
-CUT = ("new", "continued", "overwrite", "resplit", "labelled", "update", "seal", "merge", "pull")
+CUT = ("new", "continued", "overwrite", "resplit", "labelled", "update", "seal", "inside", "merge", "pull")
 _ROOM = "create,mkdir,write,pwrite,fallocate,fsync,fdatasync"
 # what happens -> the error of the calls, which calls, and the exit code
 ERRORS = {
@@ -89,6 +89,7 @@ class Recorded:
                     seen.add(key)
                     yield at, tree
         assert flat(disk.everything()) == self.run.after, "the record misses calls"
+        assert self.run.is_new(flat(disk.only_synced())), "a power cut after the end loses OUT"
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import gc
+import importlib.util
 import itertools
 import json
 import os
@@ -33,7 +34,6 @@ from typing import Any
 from scripts import ROOT
 from tests.fuzz._native_calls import Call, NativeCalls
 from tests.fuzz._odd_offsets import AtOddOffsets
-from tests.fuzz._replay import load
 
 _NATIVE = ROOT / "reader" / "native"
 _FLAGS = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
@@ -92,6 +92,16 @@ def build(folder: Path, *flags: str) -> Path:
     command = ["gcc", *_FLAGS, *flags, "-shared", "-fPIC", f"-I{sysconfig.get_path('include')}"]
     subprocess.run([*command, *sources, "-o", str(library), "-ljpeg", "-lm"], check=True)
     return library
+
+
+def load(path: str) -> Any:
+    """Import the extension in a file."""
+    spec = importlib.util.spec_from_file_location("_native", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def fuzz(native: Any, folder: Path, seconds: float, least: int, seed: int) -> dict[str, Any]:
