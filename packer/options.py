@@ -29,8 +29,8 @@ CHANNELS = {"rgb": 3, "gray": 1, "rgba": 4}
 _OF_A_RUN = ("workers", "progress", "overwrite", "part", "engine")
 _PATHS = ("classes", "root", "boxes", "masks")
 
-# A 100-megapixel camera passes. An image of this size takes a worker 0.5 GB, with alpha 1 GB (2026-11-22).
-MAX_PIXELS = 128_000_000
+# Pillow's: it takes what has more for a decompression bomb.
+MAX_PIXELS = 178_956_970
 
 # Of `requantize` and `show` how many images.
 TILES, TILES_A_LINE = 48, 8
@@ -142,7 +142,6 @@ class RowOptions(ShapeOptions):
 
     Args:
         exact: never decode JPEGs at a reduced size first.
-        max_pixels: reject images whose header claims more.
         requantize: ffmpeg's -q:v, 2 (best) to 31: pack what JPEGs would decode to after it.
         max_size: with fit "none", the most pixels of a row's longer side; "short:256": of its shorter side; None: any.
         compress: store each row compressed with zstd, without loss; "jpeg:95": as a JPEG of this
@@ -151,7 +150,6 @@ class RowOptions(ShapeOptions):
     """
 
     exact: bool = False
-    max_pixels: int = MAX_PIXELS
     requantize: int | None = None
     max_size: int | str | None = None
     compress: bool | str = False
@@ -163,8 +161,6 @@ class RowOptions(ShapeOptions):
             raise OptionsError(f"{Option('bit_depth')} is {self.bit_depth!r}, expected 8 to 16 bits.")
         values.check_max_size(self.max_size, self.fit, _MAX_SIDE)
         values.check_quality(Option("requantize"), self.requantize)
-        if self.max_pixels < 1:
-            raise OptionsError(f"{Option('max_pixels')} is {self.max_pixels}, expected 1 or more.")
 
     @property
     def form(self) -> str:
@@ -334,7 +330,6 @@ class PackOptions(OutputOptions, WorkerOptions, InputOptions, RowOptions):
             "exact": self.is_exact,
             "channels": self.channels,
             "shuffle": self.shuffle,
-            "max_pixels": self.max_pixels,
         } | optional
 
     def words(self) -> list[str]:

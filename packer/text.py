@@ -9,8 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from packer.option_names import Option
 
 _NAMED = 3
-# Recorded, but not compared by a resume, update or merge: they shape no pixel of an image that was accepted.
-_LIMITS = ("max_pixels",)
 
 
 def difference(found: object, expected: object) -> str:
@@ -77,16 +75,6 @@ def both_given(name: str, one: object, other: object) -> tuple[str, str]:
 
 def _is_digest(value: object) -> bool:
     return str(value).startswith("sha256:")
-
-
-def without_limits(recorded: Mapping[str, object]) -> dict[str, object]:
-    """Return of recorded options those that two packs must have in common for their rows to be alike.
-
-    Example:
-        >>> without_limits({"fit": "crop", "max_pixels": 1000})
-        {'fit': 'crop'}
-    """
-    return {name: value for name, value in recorded.items() if name not in _LIMITS}
 
 
 def names_difference(before: Sequence[str], now: Sequence[str]) -> str:

@@ -16,12 +16,11 @@ _WRONG = (FileNotFoundError, ValueError, TypeError, NotImplementedError, ImportE
 
 
 def scan_url(
-    url: str, classes: tuple[str, ...] | None, count: FileCounter, *, max_pixels: int, are_classes: bool = True
+    url: str, classes: tuple[str, ...] | None, count: FileCounter, *, are_classes: bool = True
 ) -> dict[str, Inputs]:
     """List a folder of class folders, of images, or of splits of those, by the rules of a local folder.
 
     Args:
-        max_pixels: what has more bytes than such an image may have is rejected without being asked for.
         are_classes: whether the folders are classes; else all targets are -1.
 
     Raises:
@@ -40,7 +39,7 @@ def scan_url(
         inputs.states = Column.of("int64", ((*one, 0) for one in known), 3)
         for index, (size_bytes, _) in enumerate(known):
             try:
-                check_size(size_bytes, max_pixels)
+                check_size(size_bytes)
             except DecodeError as e:  # known without asking for it
                 inputs.refused.setdefault(index, str(e))
     return found

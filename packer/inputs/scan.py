@@ -14,7 +14,7 @@ from packer.inputs.folders import scan_folder
 from packer.inputs.samples import Inputs
 from packer.inputs.tree import FileCounter
 from packer.option_names import Option
-from packer.options import MAX_PIXELS, InputOptions
+from packer.options import InputOptions
 from packer.sources.roots import Roots, is_there
 from packer.values import lasting_path
 from reader.format.urls import is_url
@@ -43,14 +43,12 @@ def scan(
     *,
     classes: tuple[str, ...] | None = None,
     options: InputOptions | None = None,
-    max_pixels: int = MAX_PIXELS,
 ) -> dict[str, Inputs]:
     """List what IMAGES holds; several IMAGES must be tars.
 
     Args:
         classes: the class list to impose; an unknown class is an error.
         options: how to read lists and labels.
-        max_pixels: of a URL, what has more bytes than such an image may have is rejected without being read.
 
     Returns: split name ("" where there are no splits) -> Inputs; all splits share one class list.
 
@@ -61,11 +59,11 @@ def scan(
     """
     options = options or InputOptions()
     sources = [os.fspath(images)] if isinstance(images, str | os.PathLike) else [os.fspath(one) for one in images]
-    return _scan(sources, classes, options, max_pixels, FileCounter())
+    return _scan(sources, classes, options, FileCounter())
 
 
 def _scan(
-    sources: list[str], classes: tuple[str, ...] | None, options: InputOptions, max_pixels: int, count: FileCounter
+    sources: list[str], classes: tuple[str, ...] | None, options: InputOptions, count: FileCounter
 ) -> dict[str, Inputs]:
     """List what sources hold, once."""
     kind = _kind(sources)
@@ -78,7 +76,7 @@ def _scan(
     # with boxes the class list is theirs
     labels = [path for path in (options.boxes, options.masks) if path is not None]
     before = Roots.of(path for path in (*sources, *labels) if is_there(path))
-    splits = _listed(kind, sources, classes if options.boxes is None else None, options, max_pixels, count)
+    splits = _listed(kind, sources, classes if options.boxes is None else None, options, count)
     for inputs in splits.values():
         inputs.images = tuple(map(lasting_path, sources))
     if options.masks is not None:
@@ -139,14 +137,13 @@ def _listed(
     sources: list[str],
     classes: tuple[str, ...] | None,
     options: InputOptions,
-    max_pixels: int,
     count: FileCounter,
 ) -> dict[str, Inputs]:
     first, are_classes = Path(sources[0]), options.boxes is None
     if kind == "url":
         from packer.inputs.remote import scan_url
 
-        return scan_url(sources[0], classes, count, max_pixels=max_pixels, are_classes=are_classes)
+        return scan_url(sources[0], classes, count, are_classes=are_classes)
     if kind == "folder":
         return scan_folder(first, classes, count, are_classes=are_classes)
     if kind == "zip":

@@ -5,7 +5,6 @@ What `pack compare` compares a store with. It has what ImageFolder has: classes,
 
 from __future__ import annotations
 
-import sys
 import warnings
 from pathlib import Path
 
@@ -58,7 +57,7 @@ class FolderRows:
         """Return (uint8[H, W, C], target) of an image that became a row; raises PackError where it cannot be read."""
         path, target = self.samples[row]
         try:
-            data, _ = self._source(self._chosen[row]).read(max_pixels=sys.maxsize)
+            data, _ = self._source(self._chosen[row]).read()
             # Pillow's warnings, which the pack has recorded
             with warnings.catch_warnings(action="ignore"), open_image(data) as opened:
                 turn = UPRIGHT.get(load_image(opened, data))

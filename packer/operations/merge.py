@@ -15,7 +15,7 @@ from packer.operations.copy_rows import CopyPlan, Selection, copy_plans, copy_ta
 from packer.option_names import Option
 from packer.progress import reports
 from packer.report import PackReport, Progress
-from packer.text import both_given, some, without_limits
+from packer.text import both_given, some
 from reader.format.manifest import FurtherTarget, Manifest
 from reader.format.row_values import has_boxes
 from reader.format.tensors import TensorSpec
@@ -143,9 +143,8 @@ def joined(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def _options(manifests: Sequence[Manifest]) -> dict[str, object]:
-    """Return the options of all rows together: no seed gives the order of stores that were shuffled, the limit is the largest."""
-    limits = [one.options["max_pixels"] for one in manifests if "max_pixels" in one.options]
-    return dict(manifests[0].options) | {"shuffle": None} | ({"max_pixels": max(limits)} if limits else {})
+    """Return the options of all rows together: no seed gives the order of stores that were shuffled."""
+    return dict(manifests[0].options) | {"shuffle": None}
 
 
 def _check_alike(first: Path, like: Manifest, path: Path, manifest: Manifest) -> None:
@@ -154,7 +153,7 @@ def _check_alike(first: Path, like: Manifest, path: Path, manifest: Manifest) ->
     labels = [{name: kind for name, kind in one.items() if _is_label(name)} for one in kinds]
     if what := _differences(*labels):
         raise PackError(f"{together}: what they hold of each row differs ({what}).")
-    options = [without_limits(one.options) | {"shuffle": None} for one in (like, manifest)]
+    options = [dict(one.options) | {"shuffle": None} for one in (like, manifest)]
     if options[0] != options[1]:
         raise PackError(f"{together}: they were packed with other options ({_other_options(*options)}).")
     if like.decoders != manifest.decoders:

@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import os
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from packer.errors import EngineError, PackError, SourceError, UnreadableError
@@ -39,6 +38,8 @@ from reader.format.manifest import PIXELS, read_manifest
 from reader.system import available_cpus
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
     from packer.store.sealed.reuse import ReusedLines
 
 # For each worker, while as many more are being committed: a death costs them. Of 4.0 seconds that 1,000 photographs took on 2
@@ -219,24 +220,32 @@ class Build:
         tasks = block_tasks(self._inputs, range(committed.inputs_stop, self._span.stop), step, self._reused)
         written: list[Result] = []
         # one thread commits, so that no worker waits for the disk; what is written meanwhile is committed together
-        pool, commit = ThreadPoolExecutor(1, thread_name_prefix="pixpack-commit"), Future[None]()
-        commit.set_result(None)
+        pool: ThreadPoolExecutor | None = None
+        commit: Future[None] | None = None
         try:
             for result in engine.run(tasks, committed.size_bytes, ready=self._tick):
                 self._take(result)
                 written.append(result)
+                if pool is None:
+                    # workers are forked by now, without what this imports
+                    from concurrent.futures import ThreadPoolExecutor
+
+                    pool = ThreadPoolExecutor(1, thread_name_prefix="pixpack-commit")
                 # a disk slower than the decoders slows them down: what waits here is lost in a crash
-                if commit.done() or len(written) >= _PENDING_BLOCKS * workers:
-                    commit.result()
+                if commit is None or commit.done() or len(written) >= _PENDING_BLOCKS * workers:
+                    if commit is not None:
+                        commit.result()
                     commit, written = pool.submit(self._log.commit, written), []
                 self._tick()
         finally:
             engine.close()
             # what is written is kept, also where the pack is interrupted
-            if commit.exception() is None and written:
+            if written and (commit is None or commit.exception() is None):
                 self._log.commit(written)
-            pool.shutdown()
-        commit.result()
+            if pool is not None:
+                pool.shutdown()
+        if commit is not None:
+            commit.result()
 
     def _take(self, result: Result) -> None:
         """Count a block that was written."""

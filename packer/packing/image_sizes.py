@@ -13,13 +13,13 @@ from pathlib import Path
 from packer.errors import OptionsError, PackError, SourceError
 from packer.inputs.samples import Inputs
 from packer.option_names import Option, pack_call
-from packer.options import PackOptions
+from packer.options import MAX_PIXELS, PackOptions
 from packer.pixels.decode import Decoder
 from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
 from packer.progress import notify
 from packer.report import Progress
-from packer.sources.base import Readable, most_file_bytes
+from packer.sources.base import Readable
 from packer.sources.locate import locate
 from packer.sources.roots import NOWHERE
 from packer.text import counted
@@ -66,7 +66,7 @@ def count_sizes(
             for split, chunk in itertools.islice(chunks, _CHUNKS_AHEAD * workers - len(waiting)):
                 sources = sources_of(parts[split], chunk.start, chunk.stop)
                 with without_main(), signals_held():  # it may start a process
-                    task = pool.submit(upright_sizes, sources, options.max_pixels, usual)
+                    task = pool.submit(upright_sizes, sources, usual)
                 waiting[task] = split, chunk
             if not waiting:
                 break
@@ -153,28 +153,27 @@ def sources_of(inputs: Inputs, start: int, stop: int) -> list[Readable]:
 
 def upright_sizes(
     sources: Sequence[Readable],
-    max_pixels: int,
     usual: tuple[int, int] | None = None,
 ) -> dict[tuple[int, int], int]:
-    """Count (height, width) over the images with a readable header of at most max_pixels; the others will be rejected.
+    """Count (height, width) over the images with a readable header; the others will be rejected.
 
     Args:
         usual: images of another (height, width) count only where they decode.
     """
-    decoder = Decoder(Geometry(1, 1, "squash"), max_pixels=max_pixels)
+    decoder = Decoder(Geometry(1, 1, "squash"))
     counts: dict[tuple[int, int], int] = {}
     for source in sources:
-        for most_bytes in (_HEADER_BYTES, most_file_bytes(max_pixels)):
+        for most_bytes in (_HEADER_BYTES, None):
             try:
-                data, _ = source.read(max_pixels=max_pixels, most_bytes=most_bytes)
+                data, _ = source.read(most_bytes=most_bytes)
                 size = decoder.upright_size(data)
                 if usual not in (None, size):
-                    decoder.row(source.read(max_pixels=max_pixels)[0])
+                    decoder.row(source.read()[0])
             except SourceError:
                 raise
             except Exception:  # whatever is wrong with it, decoding says it, with a reason
                 continue
-            if size[0] * size[1] <= max_pixels:
+            if size[0] * size[1] <= MAX_PIXELS:
                 counts[size] = counts.get(size, 0) + 1
             break
     return counts

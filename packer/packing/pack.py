@@ -222,7 +222,6 @@ def _listed(sources: list[str], options: PackOptions) -> dict[str, Inputs]:
         sources,
         classes=imposed,
         options=options,
-        max_pixels=options.max_pixels,
     )
     _check_names(parts)
     if options.classes is not None and options.boxes is None and has_multi_hot(options.classes):

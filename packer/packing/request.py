@@ -25,7 +25,7 @@ from packer.sources.roots import NOWHERE
 from packer.store.reports import store_report
 from packer.store.row_files import SOURCES, sources_digest
 from packer.store.state import check_finished
-from packer.text import options_difference, without_limits
+from packer.text import options_difference
 from reader.format.errors import StoreError
 
 # In the recorded labels: the digest of all that is known of the inputs before one is opened.
@@ -46,7 +46,7 @@ def difference(recorded: Mapping[str, object], asked: Mapping[str, object]) -> s
         >>> difference({"size": [16, 16], "inputs": "a"}, {"size": [16, 16], "inputs": "b"})
         'other inputs'
     """
-    before, now = without_limits(recorded), without_limits(asked)
+    before, now = dict(recorded), dict(asked)
     digests = [[one.pop(name, None) for name in (INPUTS, SOURCES)] for one in (before, now)]
     if what := options_difference(before, now):
         return f"other options{what}"

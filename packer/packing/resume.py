@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from packer.inputs.samples import Inputs
-from packer.options import MAX_PIXELS, PackOptions
+from packer.options import PackOptions
 from packer.packing.request import difference, recorded_labels, states
 from packer.pixels.formats import plugins
 from packer.pixels.requantize import pixel_versions
@@ -25,8 +25,6 @@ from packer.workers.block_worker import PackJob
 from reader.format.samples import Sample
 from reader.format.shown import redacted
 
-# In the reason of each reject that another limit might accept.
-_OF_LIMIT = "--max-pixels"
 # Occurs in the line of each row that a plugin decoded; the others need no parsing.
 _PLUGIN = '"decoder":"pillow-'
 
@@ -93,19 +91,14 @@ def header_difference(found: journals.Header, asked: journals.Header) -> str:
 
 
 def read_committed(out: Path, inputs: Inputs, job: PackJob, masks: str, start: int) -> tuple[Committed, int]:
-    """Return what OUT's journal has of the inputs from the start-th on, and the byte up to which that stands in it.
-
-    Under a larger --max-pixels than before, what was rejected for its size is tried again, with all from its block on.
-    """
+    """Return what OUT's journal has of the inputs from the start-th on, and the byte up to which that stands in it."""
     committed, seen, end = Committed(start), start, journals.header_end(out)
-    is_larger, is_valid = job.rows.max_pixels > journals.read_header(out).options.get("max_pixels", MAX_PIXELS), True
     for result, line_end in _followed_blocks(out, len(inputs)):
         # the first journals do not say it
         result.size_bytes = job.layout.stored_bytes(result.rows, result.shapes, result.size_bytes)
         committed.changed += _changed_sources(inputs, masks, seen, result)
         seen += result.inputs
-        is_valid = is_valid and not (is_larger and any(_OF_LIMIT in reject.reason for reject in result.rejects))
-        if is_valid and not committed.changed:  # else it is decoded again, with all that follows
+        if not committed.changed:  # else it is decoded again, with all that follows
             committed.add(result)
             committed.other_plugin = committed.other_plugin or _other_plugin(result)
             end = line_end

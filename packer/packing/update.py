@@ -38,13 +38,7 @@ _FROM_STORE = ("target_column", "text_column", "path_column", "extension", "miss
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateOptions(WorkerOptions, LabelOptions):
-    """Options of `update`: those of its groups, and these.
-
-    Args:
-        max_pixels: as for `pack`; None: as OUT records it.
-    """
-
-    max_pixels: int | None = None
+    """Options of `update`: those of its groups."""
 
 
 class _ReusingOptions(PackOptions):
@@ -86,8 +80,7 @@ def update(images: ImagesArgument, out: str | os.PathLike[str], options: UpdateO
     recorded = next(iter(manifests.values()))
     _check_unfinished(to)
     labels = _labels(target, next(iter(stores.values())), recorded, options, named_sources(images))
-    limit = recorded.options["max_pixels"] if options.max_pixels is None else options.max_pixels
-    pack_options = _ReusingOptions.among(vars(options) | dict(recorded.options) | {"max_pixels": limit} | labels)
+    pack_options = _ReusingOptions.among(vars(options) | dict(recorded.options) | labels)
     for split, manifest in manifests.items():
         check_reusable(stores[split], manifest, pack_options.shaping(), pixel_versions(pack_options.shaping()))
     notes: list[str] = []

@@ -35,10 +35,9 @@ class Decoder:
         *,
         channels: str = "rgb",
         exact: bool = False,
-        max_pixels: int = MAX_PIXELS,
         bit_depth: int = 16,
     ) -> None:
-        self._rules = RowRules(geometry, _MODES[channels], exact, max_pixels, bit_depth)
+        self._rules = RowRules(geometry, _MODES[channels], exact, bit_depth)
         self._one_pass = native().row
         self._made: PictureDecoder | None = None
 
@@ -51,7 +50,7 @@ class Decoder:
         header = jpeg.read_header(data)
         orientation = None
         if header is not None:
-            self._rules.check_jpeg(header, len(data))
+            self._rules.check_jpeg(header)
             if self._one_pass is not None and header.components in (1, 3):
                 orientation = self._pictures.orientation(data) if header.may_be_rotated else 1
                 if orientation == 1 and (row := self._native_row(data, header)):
@@ -72,7 +71,7 @@ class Decoder:
     def plan(self, width: int, height: int) -> RowPlan | None:
         """Return how the compiled part makes a row of an upright JPEG of this size; None: that is not its to make."""
         geometry = self._rules.geometry
-        if geometry is None or self._rules.mode != "RGB" or width * height > self._rules.max_pixels:
+        if geometry is None or self._rules.mode != "RGB" or width * height > MAX_PIXELS:
             return None
         scale = self._rules.dct_scale(width, height, 1)
         stored, resized = (-(-width // scale), -(-height // scale)), geometry.resized(width, height)

@@ -77,7 +77,7 @@ class PictureDecoder:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             with open_image(data) as image:
-                self._rules.check_pixels(*image.size, len(data))
+                self._rules.check_pixels(*image.size)
                 if self._rules.bit_depth != 16 and image.mode[0] != "I" and ";16" in str(getattr(image, "tile", "")):
                     raise DecodeError(
                         "it has 16-bit colors, of which Pillow gives the high bytes; leave out --bit-depth"

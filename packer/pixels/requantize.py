@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from packer.errors import NotRequantized
-from packer.options import CHANNELS, MAX_PIXELS, RowOptions
+from packer.options import CHANNELS, RowOptions
 from packer.pixels.decode import Decoder
 from packer.pixels.formats import jpeg
 from packer.pixels.formats.versions import decoder_versions
@@ -36,7 +36,6 @@ class Recoder:
     Args:
         quality: FFmpeg's -q:v, 2 (best) to 31 (smallest).
         size: (height, width): upright pictures become just that; (None, S): the short side becomes S, where it is longer.
-        max_pixels: as for a Decoder.
     """
 
     def __init__(
@@ -44,13 +43,12 @@ class Recoder:
         quality: int,
         *,
         size: tuple[int | None, int] | None = None,
-        max_pixels: int = MAX_PIXELS,
     ) -> None:
         from packer.pixels.ffmpeg import Ffmpeg
 
         self._ffmpeg, self._quality, self._size = Ffmpeg(), quality, size
         # a row of one pixel lets JPEGs be decoded at an eighth: all of their data is read, at half the cost
-        self._check = Decoder(Geometry(1, 1, "squash"), max_pixels=max_pixels)
+        self._check = Decoder(Geometry(1, 1, "squash"))
 
     def recode(self, data: bytes) -> Recoded:
         """Requantize one image; its EXIF orientation is kept, all other metadata is not.
@@ -100,8 +98,8 @@ class Recoder:
 class RequantizingDecoder:
     """As a Decoder, but a row is what the requantized JPEG decodes to, without DCT scaling."""
 
-    def __init__(self, quality: int, decoder: Decoder, *, max_pixels: int) -> None:
-        self._recoder, self._decoder = Recoder(quality, max_pixels=max_pixels), decoder
+    def __init__(self, quality: int, decoder: Decoder) -> None:
+        self._recoder, self._decoder = Recoder(quality), decoder
 
     def row(self, data: bytes) -> Row:
         """Decode one image into a row; raises DecodeError."""
@@ -126,12 +124,11 @@ def _image_decoder(geometry: Geometry, options: RowOptions) -> Decoder | Requant
         geometry,
         channels=options.channels,
         exact=options.is_exact,
-        max_pixels=options.max_pixels,
         bit_depth=options.bit_depth,
     )
     if options.requantize is None:
         return decoder
-    return RequantizingDecoder(options.requantize, decoder, max_pixels=options.max_pixels)
+    return RequantizingDecoder(options.requantize, decoder)
 
 
 def pixel_versions(options: Mapping[str, Any]) -> dict[str, object]:

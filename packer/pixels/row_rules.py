@@ -13,8 +13,6 @@ from packer.pixels.formats import jpeg
 from packer.pixels.geometry import Geometry
 
 _DCT_SCALES = (8, 4, 2)
-# As MOST_KEPT_BYTES in jpeg_row.c: 8 bytes, of 4 components, for each pixel that the default of --max-pixels allows.
-_MOST_KEPT_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -24,7 +22,6 @@ class RowRules:
     geometry: Geometry | None
     mode: str = "RGB"
     is_exact: bool = False
-    max_pixels: int = MAX_PIXELS
     bit_depth: int = 16
 
     def dct_scale(self, width: int, height: int, orientation: int) -> int:
@@ -38,26 +35,20 @@ class RowRules:
         fits = (s for s in _DCT_SCALES if -(-width // s) >= 2 * target_w and -(-height // s) >= 2 * target_h)
         return next(fits, 1)
 
-    def check_jpeg(self, header: jpeg.JpegHeader, size_bytes: int) -> None:
+    def check_jpeg(self, header: jpeg.JpegHeader) -> None:
         """Refuse what libjpeg-turbo cannot decode, or is too large, as a DecodeError."""
         if header.lossless:
             raise DecodeError("it is a lossless JPEG, which libjpeg-turbo 2 cannot decode; convert it to PNG")
         if header.precision != 8:
             raise DecodeError(f"it is a {header.precision}-bit JPEG; only 8 bits can be decoded, convert it to PNG")
-        self.check_pixels(header.width, header.height, size_bytes)
-        if header.kept_bytes > _MOST_KEPT_BYTES:
-            raise DecodeError(
-                f"it is a JPEG of several scans (progressive) with {header.width} x {header.height} pixels: libjpeg needs"
-                f" {header.kept_bytes} bytes of memory for it, more than the {_MOST_KEPT_BYTES} that one image may take;"
-                " convert it to a baseline JPEG"
-            )
+        self.check_pixels(header.width, header.height)
 
-    def check_pixels(self, width: int, height: int, size_bytes: int) -> None:
+    def check_pixels(self, width: int, height: int) -> None:
         """Refuse a picture without pixels, or with too many, as a DecodeError."""
         if width < 1 or height < 1:
             raise DecodeError(f"its header says {width} x {height} pixels")
-        if width * height > self.max_pixels:
+        if width * height > MAX_PIXELS:
             raise DecodeError(
-                f"its header says {width} x {height} = {width * height} pixels on {size_bytes} bytes of data,"
-                f" more than --max-pixels {self.max_pixels}"
+                f"Pillow refuses it: Image size ({width * height} pixels) exceeds limit of {MAX_PIXELS} pixels, could be"
+                " decompression bomb DOS attack"
             )

@@ -17,7 +17,6 @@ import zlib
 from dataclasses import dataclass
 
 from packer.errors import DecodeError, SourceError
-from packer.options import MAX_PIXELS
 from packer.sources.base import NO_STATE, State, check_size
 from packer.sources.members import RAW, STORED, Archive, Member
 from packer.sources.roots import NOWHERE, Roots
@@ -62,10 +61,10 @@ class LocalSource:
             return NO_STATE
         return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
-    def read(self, *, max_pixels: int = MAX_PIXELS, most_bytes: int | None = None) -> tuple[bytes, State]:
+    def read(self, *, most_bytes: int | None = None) -> tuple[bytes, State]:
         """Return the input's bytes, or the first most_bytes of them, in one version, and the state of the file.
 
-        What has more bytes than an image of max_pixels may have is refused, unread.
+        What has more bytes than an image may have is refused, unread.
 
         Renaming and deleting leave an open file as it is. One that is rewritten, cut or appended to while it is read is read
         again, until its times stand still or two reads agree.
@@ -85,7 +84,7 @@ class LocalSource:
         try:
             before = b""
             for _ in range(_READ_TRIES):
-                data, state, is_stable = self._read_once(descriptor, max_pixels, most_bytes)
+                data, state, is_stable = self._read_once(descriptor, most_bytes)
                 if is_stable or (digest := hashlib.sha256(data).digest()) == before:
                     return data, state
                 before, data = digest, b""  # two reads of a large file must not be in memory at once
@@ -112,7 +111,7 @@ class LocalSource:
             self.roots.check(self.path, e)
             raise
 
-    def _read_once(self, descriptor: int, max_pixels: int, most_bytes: int | None) -> tuple[bytes, State, bool]:
+    def _read_once(self, descriptor: int, most_bytes: int | None) -> tuple[bytes, State, bool]:
         """Read from an open file; returns the bytes, its state, and whether they are surely one version."""
         started = time.time_ns()
         status = os.fstat(descriptor)
@@ -123,13 +122,13 @@ class LocalSource:
         if self.archive is not None and state != self.archive[1:]:
             raise SourceError(f"{self.path} was changed since it was listed")
         size_bytes = status.st_size if self.member is None else self.member.size_bytes
-        check_size(size_bytes, max_pixels)
+        check_size(size_bytes)
         wanted = size_bytes if most_bytes is None else min(size_bytes, most_bytes)
         if self.member is None:
             os.lseek(descriptor, 0, os.SEEK_SET)
             data = _read_exactly(descriptor, wanted)
         else:
-            check_size(max(size_bytes, self.member.stored_bytes), max_pixels)
+            check_size(max(size_bytes, self.member.stored_bytes))
             data = _read_member(descriptor, self.member, wanted)
         now = os.fstat(descriptor)
         is_same = (now.st_size, now.st_mtime_ns, now.st_ctime_ns) == state

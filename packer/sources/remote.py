@@ -13,7 +13,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from packer.errors import DecodeError, SourceError
-from packer.options import MAX_PIXELS
 from packer.sources.base import NO_STATE, State, check_size
 from packer.sources.object_storage import open_url, reason
 from reader.format.shown import redacted
@@ -34,7 +33,7 @@ class RemoteSource:
         """Return nothing known: the listing says it."""
         return NO_STATE
 
-    def read(self, *, max_pixels: int = MAX_PIXELS, most_bytes: int | None = None) -> tuple[bytes, State]:
+    def read(self, *, most_bytes: int | None = None) -> tuple[bytes, State]:
         """Return the object's bytes, or the first most_bytes of them: one version, as storage never mixes two.
 
         Raises:
@@ -42,7 +41,7 @@ class RemoteSource:
             SourceError: storage cannot be reached, or refuses the credentials.
         """
         data = self._expected() or self.fetch(most_bytes)
-        check_size(len(data), max_pixels)
+        check_size(len(data))
         return data, (len(data), 0, 0)
 
     def fetch(self, most_bytes: int | None = None) -> bytes:

@@ -42,7 +42,6 @@ _OF_UPDATE = (
     "--boxes",
     "--masks",
     "--max-rejects",
-    "--max-pixels",
 )
 # Of parts that are not packed to their end, as many are named.
 _PARTS_NAMED = 8

@@ -257,7 +257,7 @@ class ImageRows:
         # known also where reading fails
         attempt.source = source.state()
         attempt.mask_source = attempt.mask_source if mask is None else mask.state()
-        data, attempt.source = source.read(max_pixels=self._job.rows.max_pixels)
+        data, attempt.source = source.read()
         self._in_flight.mark(index)
         attempt.source_bytes = len(data)
         sha256 = hashlib.sha256(data).hexdigest()
@@ -296,7 +296,7 @@ class ImageRows:
         job = self._job
         try:
             self._in_flight.mark(index, is_reading=True)
-            data, attempt.mask_source = job.mask_source(path).read(max_pixels=job.rows.max_pixels)
+            data, attempt.mask_source = job.mask_source(path).read()
             self._in_flight.mark(index)
             return mask_row(data, row, job.geometry, classes=job.mask_classes)
         except DecodeError as e:

@@ -107,7 +107,6 @@ _OPTIONS = with_known(
         "exact": BOOL,
         "channels": TEXT,
         "shuffle": optional(integer(0, 1 << 256)),
-        "max_pixels": integer(1),
         "requantize": integer(1, 31),
         "bit_depth": integer(1, 64),
         "mask_values": BYTES,

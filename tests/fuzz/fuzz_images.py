@@ -49,7 +49,6 @@ _VISIBLE_DB = 25.0
 # of a pack of one round, which takes 3 s here, and of each of its processes
 _MOST_SECONDS = 180
 _MOST_BYTES = 3 << 30
-_MOST_PIXELS = 1 << 20
 _OPTIONS: tuple[tuple[str, ...], ...] = (
     (),
     ("--exact",),
@@ -153,7 +152,7 @@ def packed(
     Raises:
         FuzzError: a command did not do what it must.
     """
-    run("build", str(images), str(out), "--size", str(_SIDE), "--max-rejects", "100%", "--max-pixels", str(_MOST_PIXELS),
+    run("build", str(images), str(out), "--size", str(_SIDE), "--max-rejects", "100%",
         "--workers", "2", *options)  # fmt: skip
     run("verify", str(out))
     pixels = reader.MemmapDataset(out).numpy()
@@ -208,7 +207,7 @@ def make_decoder(options: tuple[str, ...], is_compiled: bool = True) -> Decoder:
     fit = options[1] if options[:1] == ("--fit",) else "crop"
     channels = options[1] if options[:1] == ("--channels",) else "rgb"
     decoder = Decoder(
-        Geometry(_SIDE, _SIDE, fit), channels=channels, exact="--exact" in options, max_pixels=_MOST_PIXELS
+        Geometry(_SIDE, _SIDE, fit), channels=channels, exact="--exact" in options
     )
     if not is_compiled:
         decoder._one_pass = None

@@ -402,7 +402,6 @@ LABELS = {
     "text_column",
 }
 INTEGERS = {
-    "max_pixels": (1, INT63),
     "requantize": (1, 32),
     "bit_depth": (1, 65),
     "shuffle": (0, 1 << 256),

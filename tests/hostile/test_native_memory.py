@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-import packer
 from packer.pixels import compiled
-from reader.format.samples import read_rejects
 from tests.fuzz import fuzz_native
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,22 +52,6 @@ def stating(width: int, height: int) -> bytes:
 
 # three components whose blocks are in three scans
 _SCANS = b"\xff\xd8\xff\xc0\0\x11\x08\x4e\x20\x4e\x20\3\1\x11\0\2\x11\0\3\x11\0\xff\xda\0\x08\1\1\0\0\x3f\0\xff\xd9"
-
-
-def test_a_jpeg_whose_scans_take_too_much_memory_is_rejected_with_the_reason(tmp_path: Path) -> None:
-    images = tmp_path / "images"
-    images.mkdir()
-    contents = {
-        "large": stating(20_000, 20_000),
-        "scans": _SCANS,
-        "whole": stating(64, 64),
-    }
-    for name, data in contents.items():
-        (images / f"{name}.jpg").write_bytes(data)
-    packer.pack(images, tmp_path / "out", size=8, workers=1, max_pixels=10**9, max_rejects=2)
-    reasons = {reject.path: reject.reason for reject in read_rejects(tmp_path / "out")}
-    assert set(reasons) == {"large.jpg", "scans.jpg"}
-    assert all("needs 2400000000 bytes of memory for it" in reason for reason in reasons.values())
 
 
 @pytest.mark.skipif(compiled.native().row is None, reason="the compiled part is not used here")

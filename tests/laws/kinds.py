@@ -227,7 +227,7 @@ def _splits(folder: Path, samples: Sequence[Sample] = SAMPLES) -> Inputs:
 KINDS: dict[str, Kind] = {
     "crop": _of_tree(size=32),
     "pad": _of_tree(size=(24, 40), fit="pad", resample="bicubic"),
-    "gray": _of_tree(size=32, channels="gray", fit="squash", exact=True, max_pixels=10_000),
+    "gray": _of_tree(size=32, channels="gray", fit="squash", exact=True),
     # 48 KiB a row, a multiple of a disk's block: read straight to where batches are
     "large": _of_tree(size=128),
     "own-sizes": _of_tree(fit="none", max_size=48),

@@ -154,7 +154,7 @@ def named_command(out: Path) -> list[str]:
     [
         {},
         {"size": "30x40", "fit": "pad", "channels": "gray", "resample": "bicubic", "exact": True},
-        {"crop_fraction": 0.875, "shuffle": 7, "max_pixels": 10**6, "max_rejects": "5%"},
+        {"crop_fraction": 0.875, "shuffle": 7, "max_rejects": "5%"},
         {"size": None, "fit": "none", "max_size": 40},
         {"classes": "names.txt"},
     ],

@@ -15,7 +15,6 @@ from packer import OptionsError, pack
 from reader import MemmapDataset
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"max_pixels": 1e8}, "max_pixels is 100000000.0, expected an integer."),
     ({"exact": 1}, "exact is 1, expected True or False."),
     ({"shuffle": True}, "shuffle is True, expected an integer or None."),
     ({"workers": True}, "workers is True, expected an integer or None."),
@@ -39,10 +38,10 @@ def test_a_value_of_another_kind_is_refused_before_any_work(
 
 
 def test_numbers_of_numpy_are_recorded_as_numbers(images: Path, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"max_pixels": np.int64(10**6), "shuffle": np.uint8(3), "crop_fraction": np.float32(0.5)}
+    options: dict[str, Any] = {"shuffle": np.uint8(3), "crop_fraction": np.float32(0.5)}
     pack(images, tmp_path / "out", size=32, **options)
     recorded = MemmapDataset(tmp_path / "out").manifest.options
-    assert {name: recorded[name] for name in options} == {"max_pixels": 10**6, "shuffle": 3, "crop_fraction": 0.5}
+    assert {name: recorded[name] for name in options} == {"shuffle": 3, "crop_fraction": 0.5}
 
 
 def odd_png(width: int, height: int) -> bytes:

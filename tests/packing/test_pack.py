@@ -577,7 +577,6 @@ def test_progress_reports_stages_and_counts(images: Path, tmp_path: Path) -> Non
         ({"workers": 0}, "workers is 0, expected 1 to 4096"),
         ({"max_rejects": "many"}, "max_rejects is 'many', expected a count such as 10 or a share such as 1%"),
         ({"max_rejects": "101%"}, "max_rejects is '101%'"),
-        ({"max_pixels": 0}, "max_pixels is 0"),
     ],
 )
 def test_wrong_options_are_one_sentence(images: Path, tmp_path: Path, options: dict[str, Any], text: str) -> None:
@@ -628,7 +627,7 @@ def test_tasks_and_results_larger_than_any_pipe_do_not_wait_for_each_other(tmp_p
     from packer.workers.engine import LocalEngine
 
     (tmp_path / "pixels").touch()
-    job = PackJob(str(tmp_path), str(tmp_path / "pixels"), Geometry(8, 8), RowOptions(max_pixels=1000))
+    job = PackJob(str(tmp_path), str(tmp_path / "pixels"), Geometry(8, 8), RowOptions())
     paths = [f"{'x' * 200}/{n}.jpg" for n in range(2000)]
     engine = LocalEngine(job, workers=2)
 

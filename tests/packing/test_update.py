@@ -37,7 +37,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "own sizes": {"fit": "none", "max_size": 40},
     "own sizes, short side": {"fit": "none", "max_size": "short:30", "channels": "rgba"},
     "shuffled": {"size": 32, "shuffle": 7},
-    "exact": {"size": 32, "exact": True, "max_pixels": 10_000},
+    "exact": {"size": 32, "exact": True},
 }
 
 

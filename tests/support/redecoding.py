@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -28,14 +27,14 @@ def rows_of_other_sources(out: Path, *images: str | os.PathLike[str]) -> list[in
     for split, store in stores_of(out).items():
         manifest, inputs = read_manifest(store), listed[split]
         options: dict[str, Any] = dict(manifest.options)
-        decoder = row_decoder(Geometry.recorded(manifest), RowOptions.among(options | {"max_pixels": sys.maxsize}))
+        decoder = row_decoder(Geometry.recorded(manifest), RowOptions.among(options))
         rows, pixels = stored_rows(store, manifest), (store / PIXELS).read_bytes()
         sources: dict[str, list[bytes]] = {}
         for index, path in enumerate(inputs.paths):
             member = inputs.members[index] if inputs.archives else None
             source = locate(inputs.url or str(inputs.root), path, inputs.archives, member)
             with contextlib.suppress(DecodeError):
-                sources.setdefault(path, []).append(source.read(max_pixels=sys.maxsize)[0])
+                sources.setdefault(path, []).append(source.read()[0])
         for row, sample in enumerate(read_samples(store)):
             begin, size_bytes = rows.extent(row)
             stored = rows.pixels(row, pixels[begin : begin + size_bytes])

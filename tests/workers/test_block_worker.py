@@ -28,7 +28,7 @@ CALLS = ("stat", "open", "fstat", "lseek", "read", "close")
 # what a call gives at most, so that a photograph takes several
 PIECE = 2000
 
-_ROWS = RowOptions(max_pixels=10**6)
+_ROWS = RowOptions()
 
 
 def deleted(path: Path, other: bytes) -> None:

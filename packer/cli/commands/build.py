@@ -77,13 +77,6 @@ from packer.options import CHANNELS, ENGINES, FITS, RESAMPLES, PackOptions
 )
 @click.option("--shuffle", type=int, metavar="SEED", help="Write rows in a random order fixed by SEED.")
 @click.option(
-    "--max-pixels",
-    type=int,
-    default=PackOptions.max_pixels,
-    metavar="N",
-    help="Reject images whose header claims more.",
-)
-@click.option(
     "--overwrite",
     is_flag=True,
     help="Replace an existing store, unless OUT is what is asked for.",

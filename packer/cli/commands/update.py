@@ -16,9 +16,6 @@ from packer.cli.progress import ProgressBar
 @click.argument("images", type=StorePath(), nargs=-1)
 @click.argument("out", type=StorePath())
 @INPUTS
-@click.option(
-    "--max-pixels", type=int, metavar="N", help="Reject images whose header claims more.  [default: as OUT records it]"
-)
 @RUN
 def update(
     images: tuple[str, ...], out: str, nul: bool, as_json: bool, quiet: bool, **options: Any

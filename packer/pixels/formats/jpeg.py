@@ -27,18 +27,13 @@ _VALUE_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11:
 # the mark, TIFF's header, and a directory's count
 _LEAST_EXIF_BYTES = 16
 _EXIF_MARK = b"Exif\0\0"
-# Blocks of 8 x 8 coefficients of 2 bytes each.
-_BLOCK_SIDE, _BLOCK_BYTES = 8, 128
 # where jpeg4py 0.1.4 looks for libturbojpeg
 _LIBRARIES = ("libturbojpeg.so.0", "turbojpeg.dll", "/opt/libjpeg-turbo/lib64/libturbojpeg.0.dylib")
 
 
 @dataclass(frozen=True)
 class JpegHeader:
-    """What the frame header says. width and height are as stored, before any EXIF orientation.
-
-    kept_bytes: the coefficients that libjpeg keeps of several scans, as a progressive JPEG has; 0 of one scan.
-    """
+    """What the frame header says. width and height are as stored, before any EXIF orientation."""
 
     width: int
     height: int
@@ -47,7 +42,6 @@ class JpegHeader:
     progressive: bool
     lossless: bool
     may_be_rotated: bool
-    kept_bytes: int = 0
 
 
 def read_header(data: bytes) -> JpegHeader | None:
@@ -56,40 +50,16 @@ def read_header(data: bytes) -> JpegHeader | None:
         return None
     size, named = len(data), list[bytes]()
     frame: tuple[int, int] | None = None
-    scan: int | None = None
     for marker, at, stop in segments(data):
         if marker in FRAMES:
             frame = frame or (at, marker)
         elif marker == 0xE1:
             named.append(data[at + 4 : stop])
-        elif marker == 0xDA:
-            scan = at
     if frame is None or frame[0] + 10 > size:
         return None
     precision, height, width, components = struct.unpack_from(">BHHB", data, frame[0] + 4)
     kind = frame[1] & 3
-    is_rotated, kept_bytes = _may_be_rotated(named), 0
-    # as libjpeg's jdinput.c decides it: the first scan lacks a component
-    if kind == 2 or (scan is not None and data[scan + 4 : scan + 5] < bytes([components])):
-        factors = data[frame[0] + 11 : frame[0] + 10 + 3 * components : 3]
-        kept_bytes = _kept_bytes(width, height, [(factor >> 4 or 1, factor & 15 or 1) for factor in factors])
-    return JpegHeader(width, height, components, precision, kind == 2, kind == 3, is_rotated, kept_bytes)
-
-
-def _kept_bytes(width: int, height: int, factors: list[tuple[int, int]]) -> int:
-    """Return the bytes of all coefficients, as libjpeg's jdcoefct.c has them; factors: of each component, across and down."""
-    most_across, most_down = (max((factor[n] for factor in factors), default=1) for n in range(2))
-    blocks = sum(
-        _complete_blocks(width, across, most_across) * _complete_blocks(height, down, most_down)
-        for across, down in factors
-    )
-    return blocks * _BLOCK_BYTES
-
-
-def _complete_blocks(side: int, factor: int, most: int) -> int:
-    """Return how many blocks a component has in one direction, in complete groups of its factor."""
-    blocks = -(-side * factor // (most * _BLOCK_SIDE))
-    return -(-blocks // factor) * factor
+    return JpegHeader(width, height, components, precision, kind == 2, kind == 3, _may_be_rotated(named))
 
 
 def _may_be_rotated(segments: list[bytes]) -> bool:

@@ -21,7 +21,7 @@ from packer.pixels.row import Row
 from packer.progress import followed
 from packer.store.sealed.checked_rows import damage
 from packer.store.sealed.ragged_rows import SealedRows
-from packer.text import difference, options_difference, without_limits
+from packer.text import difference, options_difference
 from reader.format.manifest import PIXELS, Manifest
 from reader.format.samples import Sample, read_targets
 from reader.format.tensors import JpegFrames, pixel_decoders
@@ -131,7 +131,7 @@ def check_reusable(
         PackError: says what differs.
     """
     again = f"Pack again with {OVERWRITE}, which decodes all."
-    recorded, wanted = without_limits(manifest.options), without_limits(options)
+    recorded, wanted = dict(manifest.options), dict(options)
     if recorded != wanted:
         raise PackError(f"{out} was packed with other options{options_difference(recorded, wanted)}. {again}")
     # rows that are reused are packed again
