@@ -38,7 +38,7 @@ from reader.format.manifest import PIXELS, read_manifest
 from reader.system import available_cpus
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor
+    from multiprocessing.pool import AsyncResult, ThreadPool
 
     from packer.store.sealed.reuse import ReusedLines
 
@@ -220,32 +220,34 @@ class Build:
         tasks = block_tasks(self._inputs, range(committed.inputs_stop, self._span.stop), step, self._reused)
         written: list[Result] = []
         # one thread commits, so that no worker waits for the disk; what is written meanwhile is committed together
-        pool: ThreadPoolExecutor | None = None
-        commit: Future[None] | None = None
+        pool: ThreadPool | None = None
+        commit: AsyncResult[None] | None = None
         try:
             for result in engine.run(tasks, committed.size_bytes, ready=self._tick):
                 self._take(result)
                 written.append(result)
                 if pool is None:
                     # workers are forked by now, without what this imports
-                    from concurrent.futures import ThreadPoolExecutor
+                    from multiprocessing.pool import ThreadPool
 
-                    pool = ThreadPoolExecutor(1, thread_name_prefix="pixpack-commit")
+                    pool = ThreadPool(1)
                 # a disk slower than the decoders slows them down: what waits here is lost in a crash
-                if commit is None or commit.done() or len(written) >= _PENDING_BLOCKS * workers:
+                if commit is None or commit.ready() or len(written) >= _PENDING_BLOCKS * workers:
                     if commit is not None:
-                        commit.result()
-                    commit, written = pool.submit(self._log.commit, written), []
+                        commit.get()
+                    commit, written = pool.apply_async(self._log.commit, (written,)), []
                 self._tick()
         finally:
             engine.close()
             # what is written is kept, also where the pack is interrupted
-            if written and (commit is None or commit.exception() is None):
+            if commit is not None:
+                commit.wait()
+            if written and (commit is None or commit.successful()):
                 self._log.commit(written)
             if pool is not None:
-                pool.shutdown()
+                pool.terminate()
         if commit is not None:
-            commit.result()
+            commit.get()
 
     def _take(self, result: Result) -> None:
         """Count a block that was written."""
