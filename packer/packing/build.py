@@ -242,10 +242,10 @@ class Build:
             # what is written is kept, also where the pack is interrupted
             if commit is not None:
                 commit.wait()
-            if written and (commit is None or commit.successful()):
-                self._log.commit(written)
             if pool is not None:
                 pool.terminate()
+            if written and (commit is None or commit.successful()):
+                self._log.commit(written)
         if commit is not None:
             commit.get()
 
