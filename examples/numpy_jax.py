@@ -68,7 +68,7 @@ def open_store(out: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
             raise ValueError(f"{out / path} is not {file['size_bytes']} bytes. Copy the store again.")
     rows, kind = manifest["rows"], manifest["targets"]
     shape = (rows, manifest["height"], manifest["width"], manifest["channels"])
-    dtype = {"class": "<i8", "regression": "<f4", "multi-hot": "u1"}[kind["kind"]]
+    dtype = {"class": "<i8", "regression": "<f4", "multi-hot": "<f4"}[kind["kind"]]
     target_shape = (rows,) if kind["count"] is None else (rows, kind["count"])
     pixels = np.memmap(out / FILES["pixels"], np.uint8, "r", shape=shape)
     return manifest, pixels, np.memmap(out / FILES["targets"], dtype, "r", shape=target_shape)

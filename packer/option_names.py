@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 # Options whose value is text, whatever it looks like; those of folders and files too.
-_OF_TEXT = (
-    *("classes", "root", "path_column", "target_column", "text_column", "extension", "missing", "boxes", "masks"),
-)
+_OF_TEXT = (*("classes", "root", "path_column", "target_column", "extension", "label_separator", "boxes", "masks"),)
 # Values that Python writes as they are: all others are text.
 _SHOWN = (bool, int, float, list, tuple)
 COMMAND, PYTHON = "the command", "Python"

@@ -182,9 +182,8 @@ class LabelOptions(_Options):
         root: the folder that relative paths of a list start from.
         path_column: the column of a manifest with the path; None: by its usual names.
         target_column: the column with the target, or several, separated by commas; None: by its usual names.
-        text_column: a column of texts to keep with the rows, or several, separated by commas.
         extension: added to the paths of a list that lack it.
-        missing: words that mean no label in a manifest or tar, beside an empty cell and NaN.
+        label_separator: what is between several labels in a cell; None: a cell is one label.
         boxes: COCO's json, or a folder of YOLO's .txt: the boxes become extras, their classes the store's.
         masks: a folder with a mask for each image, which become extras too.
     """
@@ -193,9 +192,8 @@ class LabelOptions(_Options):
     root: str | os.PathLike[str] | None = None
     path_column: str | None = None
     target_column: str | None = None
-    text_column: str | None = None
     extension: str | None = None
-    missing: Sequence[str] = ()
+    label_separator: str | None = None
     boxes: str | os.PathLike[str] | None = None
     masks: str | os.PathLike[str] | None = None
 
@@ -346,9 +344,6 @@ class PackOptions(OutputOptions, WorkerOptions, InputOptions, RowOptions):
                 continue
             name = f"--{option.name.replace('_', '-')}"
             value = written(option.name, value)
-            if isinstance(value, tuple):
-                words += [word for piece in value for word in (name, piece)]
-                continue
             words.append(name)
             if option.name in _PATHS:
                 words.append(values.lasting_path(os.fspath(value)))
@@ -360,7 +355,6 @@ class PackOptions(OutputOptions, WorkerOptions, InputOptions, RowOptions):
 _PARSED: dict[str, Callable[[Any], object]] = {
     "size": values.parsed_size,
     "compress": values.row_form,
-    "missing": values.words_of,
     "root": values.path_text,
     "boxes": values.path_text,
     "masks": values.path_text,

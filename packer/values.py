@@ -7,7 +7,7 @@ import numbers
 import operator
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import SupportsIndex
 
 from packer.errors import OptionsError
@@ -190,11 +190,6 @@ def check_one_of(name: str, value: str, known: tuple[str, ...]) -> None:
     """Refuse a value of an option that is none of those known."""
     if value not in known:
         raise OptionsError(f"{Option(name)} is {value!r}, expected {', '.join(known[:-1])} or {known[-1]}.")
-
-
-def words_of(words: str | Sequence[str]) -> tuple[str, ...]:
-    """Return one word, or several, as a tuple."""
-    return (words,) if isinstance(words, str) else tuple(words)
 
 
 def path_text(path: str | os.PathLike[str] | None) -> str | None:

@@ -29,7 +29,7 @@ class ImageBatch(TensorClass):
 
     Attributes:
         pixels: uint8[..., H, W, C], 0..255, the layout of decoders, numpy and JAX
-        targets: int64[...] class index (-1: no label), float32[..., K] regression, or uint8[..., K] multi-hot
+        targets: int64[...] class index (-1: no label), float32[..., K] regression, or of 0 and 1 multi-hot
         content: int32[..., 4] y0, x0, y1, x1 (half-open) of the pixels that are image, or None: all are
         extras: a TensorDict of further per-row tensors, or None
         rows: int64[...] positions in the store; filled in batches, None for a store

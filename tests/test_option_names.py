@@ -45,9 +45,8 @@ def test_a_call_that_a_sentence_shows_makes_the_store_that_the_command_makes(tmp
 @pytest.mark.parametrize(
     "options",
     [
-        PackOptions(missing=("-", "0", "007")),
-        PackOptions(missing=("--na",), exact=True),
-        PackOptions(target_column="3", text_column="4", shuffle=3),
+        PackOptions(label_separator=";", exact=True),
+        PackOptions(target_column="3", label_separator="4", shuffle=3),
         PackOptions(max_size=512, fit="none", crop_fraction=1.0, boxes="12"),
         PackOptions(masks="m", mask_values=(0, 255)),
     ],

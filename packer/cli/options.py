@@ -120,20 +120,14 @@ INPUTS = combined(
     click.option(
         "--target-column",
         metavar="NAME[,NAME]",
-        help="Column that holds the target; several of numbers make one vector, others a target each."
+        help="Column that holds the target; several of 0 and 1 are several labels, of other numbers one vector."
         "  [default: target, label, class or cls]",
-    ),
-    click.option(
-        "--text-column",
-        metavar="NAME[,NAME]",
-        help="Column of texts, such as captions, that are kept with the rows; a batch has them as `text`.",
     ),
     click.option("--extension", metavar=".EXT", help="Add this to the paths of a list that lack it."),
     click.option(
-        "--missing",
-        multiple=True,
-        metavar="WORD",
-        help="A cell that means no label, beside an empty one and nan. May be given several times.",
+        "--label-separator",
+        metavar="TEXT",
+        help="What is between several labels in a cell, such as ';' or ' '.  [default: a cell is one label]",
     ),
 )
 RUN = combined(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from packer.errors import DecodeError, RemoteError, SourceError, UnreadableError
+from packer.inputs.names import Sieve, divided
 from packer.inputs.samples import Column, Inputs
-from packer.inputs.tree import FileCounter, inputs_of, named_trees
-from packer.sources.base import check_size
+from packer.sources.base import State, check_size
 from packer.sources.object_storage import is_refused, object_version, open_url, reason
 from reader.format.shown import redacted, shown
 
@@ -15,34 +15,34 @@ from reader.format.shown import redacted, shown
 _WRONG = (FileNotFoundError, ValueError, TypeError, NotImplementedError, ImportError)
 
 
-def scan_url(
-    url: str, classes: tuple[str, ...] | None, count: FileCounter, *, are_classes: bool = True
-) -> dict[str, Inputs]:
+def list_url(url: str) -> dict[str, Inputs]:
     """List a folder of class folders, of images, or of splits of those, by the rules of a local folder.
-
-    Args:
-        are_classes: whether the folders are classes; else all targets are -1.
 
     Raises:
         RemoteError: it cannot be listed, or is not a folder.
         ScanError: it holds no image.
     """
     url = url.rstrip("/")
-    objects = list_objects(url)
-    count.add(len(objects))
-    found = inputs_of(named_trees(objects), url, classes, count, are_classes=are_classes)
-    for split, inputs in found.items():
-        inside = f"{split}/" if split else ""
-        inputs.root = Path()
-        inputs.url = f"{url}/{split}" if split else url
-        known = [objects[inside + path] for path in inputs.paths]
-        inputs.states = Column.of("int64", ((*one, 0) for one in known), 3)
-        for index, (size_bytes, _) in enumerate(known):
-            try:
-                check_size(size_bytes)
-            except DecodeError as e:  # known without asking for it
-                inputs.refused.setdefault(index, str(e))
+    inputs, sieve, states = Inputs(Path()), Sieve(), list[State]()
+    for name, (size_bytes, version) in list_objects(url).items():
+        sieve.count()
+        if sieve.takes(name):
+            inputs.add(name, -1, _refusal(size_bytes))
+            states.append((size_bytes, version, 0))
+    inputs.states = Column.of("int64", states, 3)
+    sieve.report(inputs, redacted(url))
+    found, _ = divided(inputs, is_wrapped=False, is_sorted=True)
+    for split, one in found.items():
+        one.url = f"{url}/{split}" if split else url
     return found
+
+
+def _refusal(size_bytes: int) -> str | None:
+    try:
+        check_size(size_bytes)
+    except DecodeError as e:
+        return str(e)
+    return None
 
 
 def list_objects(url: str) -> dict[str, tuple[int, int]]:

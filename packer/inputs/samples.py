@@ -1,4 +1,4 @@
-"""The inputs of a pack as plain values: their names, targets and further numbers, and where the bytes of each are.
+"""The inputs of a pack as plain values: their names and targets, and where the bytes of each are.
 
 Flat buffers and arrays, not an object an input: a million images are about 60 MB of paths. Reads nothing.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,10 +35,15 @@ class Column:
     values: array[Any] = field(default_factory=lambda: array("q"))
 
     @classmethod
-    def of(cls, dtype: str, rows: Iterable[Any], count: int | None = None) -> Column:
-        """Collect one number an input, or a sequence of count numbers."""
+    def of(cls, dtype: str, rows: Iterable[Any], count: int | None = None, *, code: str = "") -> Column:
+        """Collect one number an input, or a sequence of count numbers; code: of the array in memory, if not that of dtype."""
         flat = rows if count is None else (number for row in rows for number in row)
-        return cls(dtype, count, array(_CODES[dtype], flat))
+        return cls(dtype, count, array(code or _CODES[dtype], flat))
+
+    @classmethod
+    def multi_hot(cls, labels: Iterable[Collection[int]], count: int) -> Column:
+        """Collect the classes of each input as count numbers 0 or 1: a byte each here, float32 in the store."""
+        return cls.of("float32", ([int(k in row) for k in range(count)] for row in labels), count, code="B")
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -69,11 +74,10 @@ class Column:
 
     def encoded(self) -> bytes:
         """Return the numbers as the store holds them: little-endian, without gaps."""
-        if sys.byteorder == "little":
-            return self.values.tobytes()
-        swapped = self.values[:]
-        swapped.byteswap()
-        return swapped.tobytes()
+        values = array(_CODES[self.dtype], self.values)
+        if sys.byteorder == "big":
+            values.byteswap()
+        return values.tobytes()
 
 
 @dataclass
@@ -85,11 +89,12 @@ class Inputs:
     paths: Paths = field(default_factory=Paths)
     targets: Column = field(default_factory=lambda: Column("int64"))
     target_kind: str = "class"
+    # only of rows that are copied: further tensors, what those that are targets mean, and texts
     extras: dict[str, Column] = field(default_factory=dict)
-    # of several target columns, those of extras
     further_targets: dict[str, FurtherTarget] = field(default_factory=dict)
-    # of each text column a text an input
     texts: dict[str, list[str]] = field(default_factory=dict)
+    # only of tables and tars: the further columns of each input, as a JSON object
+    cells: Paths = field(default_factory=Paths)
     refused: dict[int, str] = field(default_factory=dict)
     ignored: int = 0
     # only with --boxes
@@ -101,6 +106,8 @@ class Inputs:
     # only of archives: a Member for each input
     archives: tuple[Archive, ...] = ()
     members: Column = field(default_factory=lambda: Column("int64", len(Member._fields)))
+    # the folder around all of an archive, and that of the split: "photos/train/"
+    above: str = ""
     # only of a dataset, whose targets are known once its items are read: what its first item is, to know it by
     identity: str = ""
     # how targets, classes and boxes were read, as the manifest records it: names of columns, digests, no path
@@ -132,11 +139,6 @@ class Inputs:
         self.paths.append(path)
         self.targets.values.append(target)
 
-    def add_member(self, path: str, member: Member, refusal: str | None = None) -> None:
-        """Append one sample that is in an archive."""
-        self.members.values.extend(member)
-        self.add(path, -1, refusal)
-
     def line(self, index: int) -> int | None:
         """Return the line of the list that names an input, None where there is no list."""
         return self.lines[index] if self.lines.values else None
@@ -144,36 +146,34 @@ class Inputs:
     def columns(self) -> dict[str, Column]:
         """Return everything numeric that is known of the inputs, by name."""
         # these names are in the listing's digest, by which a resume knows its inputs
-        return {"targets": self.targets, "lines": self.lines, "members": self.members, **self.extras}
+        return {"targets": self.targets, "lines": self.lines, "members": self.members}
 
     def texts_of(self, indices: Iterable[int]) -> Iterator[bytes]:
         """Yield the texts of these inputs as a store has them one after the other: of each input all columns."""
-        columns = list(self.texts.values())
-        return (texts[index].encode() for index in indices for texts in columns)
-
-    def extra_names(self) -> set[str]:
-        """Return the names of the tensors that are over the rows: the store's extras, and masks wherever they stand."""
-        masks = () if self.masks is None else ("masks",)
-        return {*self.extras, *self.texts, *(self.boxes.specs() if self.boxes else ()), *masks}
+        return (texts[index].encode() for index in indices for texts in self.texts.values())
 
     def shuffled(self, seed: int) -> Inputs:
         """Return the same samples in an order fixed by seed (Python documents that `random()` keeps its sequence)."""
         draw = random.Random(seed).random
         return self.chosen(sorted(range(len(self)), key=[draw() for _ in range(len(self))].__getitem__))
 
-    def chosen(self, order: Sequence[int]) -> Inputs:
-        """Return these samples, in this order."""
-        moved = {name: column.chosen(order if column.values else ()) for name, column in self.columns().items()}
+    def chosen(self, order: Sequence[int], *, below: int = 0) -> Inputs:
+        """Return these samples, in this order; below: so many characters are cut from the beginning of each path."""
+
+        def moved(column: Column) -> Column:
+            return column.chosen(order if column.values else ())
+
         return replace(
             self,
-            paths=Paths(self.paths[index] for index in order),
-            targets=moved.pop("targets"),
+            paths=Paths(self.paths[index][below:] for index in order),
+            cells=Paths(self.cells[index] for index in order if self.cells),
             refused={new: self.refused[old] for new, old in enumerate(order) if old in self.refused},
-            lines=moved.pop("lines"),
-            members=moved.pop("members"),
-            extras=moved,
-            texts={name: [texts[index] for index in order] for name, texts in self.texts.items()},
             boxes=self.boxes and self.boxes.chosen(order),
             masks=self.masks and [self.masks[index] for index in order],
-            states=self.states.chosen(order if self.states.values else ()),
+            targets=moved(self.targets),
+            lines=moved(self.lines),
+            members=moved(self.members),
+            states=moved(self.states),
+            labels={**self.labels},
+            notes=[*self.notes],
         )

@@ -1,6 +1,7 @@
 """What IMAGES may be: a folder, a list on standard input, a table, tars, a zip, a URL.
 
-Each kind is listed by a module of its own (folders, lists, archives, remote) into the same `Inputs`. Opens no image.
+Each kind is listed by a module of its own (folders, lists, tables, archives, remote) into the same `Inputs`; `names` has the one
+rule for classes and splits. Opens no image.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from packer.errors import OptionsError, ScanError, SourceError
-from packer.inputs.folders import scan_folder
+from packer.inputs.folders import list_folder
+from packer.inputs.names import check_lookalikes, first_folders, take_folders
 from packer.inputs.samples import Inputs
-from packer.inputs.tree import FileCounter
 from packer.option_names import Option
 from packer.options import InputOptions
 from packer.sources.roots import Roots, is_there
@@ -32,8 +33,7 @@ _BELONGS = {
     "extension": ("stdin", "table"),
     "path_column": ("table",),
     "target_column": ("table", "tar"),
-    "text_column": ("table", "tar"),
-    "missing": ("table", "tar"),
+    "label_separator": ("table", "tar"),
 }
 _A = {"stdin": "a list on standard input", "table": "a table", "tar": "a tar"}
 
@@ -59,24 +59,29 @@ def scan(
     """
     options = options or InputOptions()
     sources = [os.fspath(images)] if isinstance(images, str | os.PathLike) else [os.fspath(one) for one in images]
-    return _scan(sources, classes, options, FileCounter())
+    return _scan(sources, classes, options)
 
 
 def _scan(
-    sources: list[str], classes: tuple[str, ...] | None, options: InputOptions, count: FileCounter
+    sources: list[str], classes: tuple[str, ...] | None, options: InputOptions
 ) -> dict[str, Inputs]:
     """List what sources hold, once."""
     kind = _kind(sources)
     for name, kinds in _BELONGS.items():
-        if getattr(options, name) not in (None, ()) and kind not in kinds:
+        if getattr(options, name) is not None and kind not in kinds:
             option, other = Option(name), " or ".join(_A[each] for each in kinds)
             raise OptionsError(
                 f"{option} does not belong to {sources[0]}, which is a {kind}: it is for {other}. Leave it out."
             )
-    # with boxes the class list is theirs
     labels = [path for path in (options.boxes, options.masks) if path is not None]
     before = Roots.of(path for path in (*sources, *labels) if is_there(path))
-    splits = _listed(kind, sources, classes if options.boxes is None else None, options, count)
+    # with boxes the class list is theirs
+    imposed = classes if options.boxes is None else None
+    splits = _listed(kind, sources, imposed, options)
+    if kind != "table" and "" in splits:
+        check_lookalikes({*first_folders(splits[""])}.difference(classes or ()), sources[0])
+    if kind != "table" and options.boxes is None and not any("target_column" in one.labels for one in splits.values()):
+        take_folders(splits, sources[0], imposed)
     for inputs in splits.values():
         inputs.images = tuple(map(lasting_path, sources))
     if options.masks is not None:
@@ -98,6 +103,10 @@ def _scan(
             other = f", or name by {Option('root')} the folder that they start in" if kind in _BELONGS["root"] else ""
             raise SourceError(f"{e}; inputs are there: mount or restore it, or correct the paths{other}") from None
         _record(inputs, options)
+        if inputs.archives:
+            from packer.inputs.archives import name_members
+
+            name_members(inputs)
     return splits
 
 
@@ -124,41 +133,34 @@ def _record(inputs: Inputs, options: InputOptions) -> None:
     given = {
         "classes": options.classes is not None and bool(inputs.classes),
         "extension": options.extension,
+        "label_separator": options.label_separator,
         "masks": options.masks is not None,
-        "missing": list(options.missing),
         "root": options.root is not None,
-        "text_column": options.text_column,
     }
     inputs.labels |= {name: value for name, value in given.items() if value}
 
 
 def _listed(
-    kind: str,
-    sources: list[str],
-    classes: tuple[str, ...] | None,
-    options: InputOptions,
-    count: FileCounter,
+    kind: str, sources: list[str], classes: tuple[str, ...] | None, options: InputOptions
 ) -> dict[str, Inputs]:
-    first, are_classes = Path(sources[0]), options.boxes is None
-    if kind == "url":
-        from packer.inputs.remote import scan_url
-
-        return scan_url(sources[0], classes, count, are_classes=are_classes)
+    first = Path(sources[0])
     if kind == "folder":
-        return scan_folder(first, classes, count, are_classes=are_classes)
-    if kind == "zip":
-        from packer.inputs.archives import read_zip
+        return list_folder(first)
+    if kind in ("tar", "zip"):
+        from packer.inputs.archives import read_tars, read_zip
 
-        return read_zip(first, classes, count, are_classes=are_classes)
-    if kind == "tar":
-        from packer.inputs.archives import read_tars
-
-        return read_tars([Path(source) for source in sources], classes, options, count)
-    from packer.inputs.lists import read_stdin, read_table
-
+        return read_zip(first) if kind == "zip" else read_tars([*map(Path, sources)], classes, options)
     if kind == "table":
-        return {"": read_table(first, classes, options, count)}
-    return {"": read_stdin(sources[0], classes, options, count)}
+        from packer.inputs.tables import read_table
+
+        return {"": read_table(first, classes, options)}
+    if kind == "url":
+        from packer.inputs.remote import list_url
+
+        return list_url(sources[0])
+    from packer.inputs.lists import read_list
+
+    return read_list(sources[0], options)
 
 
 def _kind(sources: list[str]) -> str:
@@ -196,6 +198,11 @@ def _kind_of_one(source: str) -> str:
     if kind == "gzip":
         raise ScanError(
             f"{path} is compressed, so its members cannot be read without unpacking it. Decompress it first."
+        )
+    if path.suffix.lower() == ".txt":
+        raise ScanError(
+            f"{path} is a text file. If each line is a path: pack - OUT < {path}; if labels are beside the paths, give it the"
+            " first line path,label and a name that ends in .csv."
         )
     if kind is None:
         raise ScanError(f"{path} is a file. Expected {_EXPECTED}; its parent folder can be packed.")

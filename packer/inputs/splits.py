@@ -1,11 +1,10 @@
-"""Names of folders that mean something: train and val are splits, .ipynb_checkpoints and @eaDir are never classes.
+"""Names of folders that are splits: train, val, test and the like.
 
 Also finds the stores of splits below a folder, for every command that takes a store. Opens no image and no store.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import stat
 from collections.abc import Callable, Iterable
@@ -20,11 +19,6 @@ from reader.format.splits import FOLDER, ROLES, is_stage
 from reader.format.urls import is_url
 
 SPLITS = tuple(ROLES)
-# What systems and tools put among images: thumbnails of Synology and QNAP, resource forks in zips of macOS, bins, lost files.
-# Those of Jupyter, git and most others are hidden, and left out for that.
-_JUNK = {"__macosx", "@eadir", "@recycle", "#recycle", "$recycle.bin", "system volume information", "lost+found"}
-# AppleDouble: what macOS writes beside a file on a disk that is not its own. ._a.jpg is no image.
-_JUNK_FILE = "._"
 
 
 def is_split(name: str) -> bool:
@@ -32,47 +26,29 @@ def is_split(name: str) -> bool:
     return name.lower() in ROLES
 
 
-def is_junk(name: str) -> bool:
-    """Say whether a folder of this name is hidden or a system's, and so never a class."""
-    return name.startswith(".") or name.lower() in _JUNK
-
-
-def is_junk_file(name: str) -> bool:
-    """Say whether a file of this name is a system's note on another file."""
-    return name.startswith(_JUNK_FILE)
-
-
-def junk_above(name: str) -> str:
-    """Return the first folder of a name that is never a class, as a path, "" where there is none: a/.git/b/c.jpg -> a/.git."""
-    folders = name.split("/")[:-1]
-    return next(("/".join(folders[: depth + 1]) for depth, folder in enumerate(folders) if is_junk(folder)), "")
-
-
-def split_folders(names: Iterable[str], has_image: Callable[[str], bool] | None = None) -> list[str]:
+def split_folders(names: Iterable[str], has_image: Callable[[str], bool]) -> list[str]:
     """Return which splits a folder with these sub-folders is made of; [""] where it is none of those.
 
     They are splits where no other folder with an image is beside them, or where two of different roles are there: train and
     val, beside annotations. A class may be called train.
 
     Args:
-        has_image: whether a sub-folder holds an image, at any depth; where it is not given all do.
+        has_image: whether a sub-folder holds an image, at any depth.
 
     Raises:
         ScanError: two names differ in case alone.
 
     Example:
-        >>> split_folders(["val", "train"]), split_folders(["annotations", "Train", "Val"]), split_folders(["train", "plane"])
-        (['train', 'val'], ['Train', 'Val'], [''])
+        >>> split_folders(["val", "train"], bool), split_folders(["train", "plane"], bool)
+        (['train', 'val'], [''])
     """
-    visible = [name for name in names if not is_junk(name)]
-    splits = sorted(filter(is_split, visible), key=_order)
-    others = [name for name in visible if not is_split(name)]
+    known = sorted(names)
+    splits = sorted(filter(is_split, known), key=_order)
     roles = {ROLES[name.lower()] for name in splits}
-    if not splits or (len(roles) < 2 and any(has_image is None or has_image(name) for name in others)):
+    if not splits or (len(roles) < 2 and any(not is_split(name) and has_image(name) for name in known)):
         return [""]
-    for one, other in itertools.pairwise(splits):
-        if one.lower() == other.lower():
-            raise ScanError(f"{one} and {other} are two folders of one split. Rename one of them, or join them.")
+    if len({name.lower() for name in splits}) < len(splits):
+        raise ScanError(f"{' and '.join(splits)} name one split twice. Rename one of them, or join them.")
     return splits
 
 

@@ -522,8 +522,8 @@ class CopiedRows:
 
 def _renumbered(values: npt.NDArray[Any], numbers: tuple[int, ...], spec: TensorSpec) -> npt.NDArray[Any]:
     """Give classes their new numbers: class indices, where -1 stays, or the columns of a multi-hot target."""
-    if spec.dtype == "uint8":
-        wider = np.zeros((len(values), *spec.row_shape), np.uint8)
+    if spec.dtype == "float32":
+        wider = np.zeros((len(values), *spec.row_shape), values.dtype)
         wider[:, numbers] = values
         return wider
     return np.append(np.array(numbers, np.int64), -1)[values]

@@ -27,7 +27,7 @@ from reader.format.tensors import ITEM_BYTES, MOST_TEXT_BYTES, TEXTS_FILE, JpegF
 _PIECE_BYTES = 4 << 20
 # Lines of samples.jsonl are values of Python, 800 bytes each.
 _PIECE_ROWS = 1 << 10
-_TARGET_CODES = {"class": "<i8", "regression": "<f4", "multi-hot": "u1"}
+_TARGET_CODES = {"class": "<i8", "regression": "<f4", "multi-hot": "<f4"}
 _EXTENTS = ("offsets", "shapes", "mask_offsets", "frames")
 
 

@@ -21,9 +21,9 @@ from PIL import Image
 
 from packer.errors import DecodeError, OptionsError, ScanError, SourceError
 from packer.inputs.class_lists import MOST_CLASSES
+from packer.inputs.labels import MOST_FLOAT32
 from packer.inputs.paths import Paths
 from packer.inputs.samples import Column, Inputs
-from packer.inputs.tables.labels import MOST_FLOAT32
 from packer.options import CHANNELS, OutputOptions, PackOptions, ShapeOptions, WorkerOptions
 from packer.packing.keywords import takes_of_dataset
 from packer.packing.pack import pack_parts

@@ -225,7 +225,7 @@ def _listed(sources: list[str], options: PackOptions) -> dict[str, Inputs]:
     )
     _check_names(parts)
     if options.classes is not None and options.boxes is None and has_multi_hot(options.classes):
-        from packer.inputs.tables.labels import as_multi_hot
+        from packer.inputs.labels import as_multi_hot
 
         for inputs in parts.values():
             if inputs.target_kind == "class":

@@ -116,13 +116,12 @@ def update_command(images: Sequence[str], target: str | os.PathLike[str], option
 
 def _inputs_digest(inputs: Inputs) -> str:
     """Return the sha256 of all that is known of the inputs before one is opened."""
-    known = hashlib.sha256(repr((inputs.identity, inputs.classes, inputs.target_kind, inputs.further_targets)).encode())
+    known = hashlib.sha256(repr((inputs.identity, inputs.classes, inputs.target_kind)).encode())
     known.update(inputs.paths.encoded)
+    known.update(inputs.cells.encoded)
     for name, column in inputs.columns().items():
         known.update(f"{name}\0{column.dtype}{column.row_shape}\0".encode())
         known.update(column.values)
-    for name, texts in inputs.texts.items():
-        known.update("\0".join([name, *texts]).encode())
     if inputs.boxes is not None:
         known.update(inputs.boxes.encoded())
         known.update(repr(sorted(inputs.refused.items())).encode("utf-8", "surrogatepass"))

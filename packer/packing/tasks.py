@@ -81,5 +81,6 @@ def block_tasks(inputs: Inputs, span: range, step: int, reused: ReusedLines | No
             inputs.members.tolist(start, stop) if inputs.archives else [],
             {i: inputs.refused[i] for i in range(start, stop) if i in inputs.refused} if inputs.refused else {},
             masks=inputs.masks[start:stop] if inputs.masks is not None else [],
+            cells=inputs.cells[start:stop],
             reused={} if reused is None else reused.of(paths, start),
         )

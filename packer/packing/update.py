@@ -33,7 +33,7 @@ from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
 
 # Options of labels that an update takes from the store where they are not given.
-_FROM_STORE = ("target_column", "text_column", "path_column", "extension", "missing")
+_FROM_STORE = ("target_column", "path_column", "extension", "label_separator")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,29 +126,24 @@ def _check_classes(out: Path, before: Manifest, now: Inputs, options: UpdateOpti
         raise PackError(
             f"{out} has {before.target_kind} targets, the images have {now.target_kind} ones. Pack again with {OVERWRITE}."
         )
-    lists = [("classes", before.classes, now.classes)]
-    for name in before.further_targets.keys() & now.further_targets.keys():
-        targets = before.further_targets[name], now.further_targets[name]
-        lists.append((f"classes of {name}", targets[0].classes, targets[1].classes))
-    notes = []
-    for title, old, new in lists:
-        numbers = {name: number for number, name in enumerate(new)}
-        moved = [
-            f"{name} was {number}, now {numbers[name]}"
-            for number, name in enumerate(old)
-            if numbers.get(name, number) != number
-        ]
-        what = names_difference(old, new) or "in another order"
-        if moved and options.classes is None:
-            raise PackError(
-                f"{title} would have other numbers than in {out}: {some(moved)} ({what}). To keep them, give"
-                f" {Option('classes', out)}, or a file with its names in their order and new ones behind them; for those of"
-                f" a fresh pack, pack again with {OVERWRITE}."
-            )
-        if old != new:
-            changes = f"numbers moved: {some(moved)}" if moved else "all others keep their numbers"
-            notes.append(f"{out} has other {title} than before ({what}); {changes}.")
-    return notes
+    old, new = before.classes, now.classes
+    numbers = {name: number for number, name in enumerate(new)}
+    moved = [
+        f"{name} was {number}, now {numbers[name]}"
+        for number, name in enumerate(old)
+        if numbers.get(name, number) != number
+    ]
+    what = names_difference(old, new) or "in another order"
+    if moved and options.classes is None:
+        raise PackError(
+            f"classes would have other numbers than in {out}: {some(moved)} ({what}). To keep them, give"
+            f" {Option('classes', out)}, or a file with its names in their order and new ones behind them; for those of"
+            f" a fresh pack, pack again with {OVERWRITE}."
+        )
+    if old == new:
+        return []
+    changes = f"numbers moved: {some(moved)}" if moved else "all others keep their numbers"
+    return [f"{out} has other classes than before ({what}); {changes}."]
 
 
 def _intact(path: Path) -> Manifest:

@@ -23,6 +23,8 @@ class Task:
     members: list[list[int]] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
     masks: list[str] = field(default_factory=list)
+    # only of tables and tars: the further columns of each one, a JSON object
+    cells: list[str] = field(default_factory=list)
     # only in an update: input -> its row in the store that is replaced, and the byte of samples.jsonl where its line begins
     reused: dict[int, tuple[int, int]] = field(default_factory=dict)
 

@@ -6,6 +6,7 @@ No pixel leaves a worker but into the store's file. Knows neither the journal no
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import zlib
 from collections.abc import Sequence
@@ -262,8 +263,9 @@ class ImageRows:
         attempt.source_bytes = len(data)
         sha256 = hashlib.sha256(data).hexdigest()
         row, target = None, task.targets[index - task.start]
+        cells = task.cells[index - task.start] if task.cells else ""
         if self._reused is not None and index in task.reused:
-            start = line_start(path, target, len(data), sha256)
+            start = line_start(path, target, len(data), sha256, cells)
             if (found := self._reused.row(*task.reused[index], start)) is not None:
                 row, attempt.line = found
                 attempt.is_reused = True
@@ -273,7 +275,8 @@ class ImageRows:
             attempt.mask, attempt.mask_values = self._mask(index, task.masks[index - task.start], row, attempt)
         # a mask may have added to what was done
         if not attempt.line or task.masks:
-            attempt.line = Sample(path, target, len(data), sha256, row.width, row.height, row.done).encode()
+            columns = json.loads(cells) if cells else None
+            attempt.line = Sample(path, target, len(data), sha256, row.width, row.height, row.done, columns).encode()
         attempt.row = row
 
     def _source(self, task: Task, index: int) -> Readable:

@@ -74,7 +74,7 @@ PIXELS = "_tensordict/pixels.memmap"
 
 EXTRA_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
-TARGET_DTYPES = {"class": "int64", "regression": "float32", "multi-hot": "uint8"}
+TARGET_DTYPES = {"class": "int64", "regression": "float32", "multi-hot": "float32"}
 
 _SHA256 = matching(r"sha256:[0-9a-f]{64}", "sha256: and 64 hex digits")
 _CRC32 = matching(r"crc32:[0-9a-f]{8}", "crc32: and 8 hex digits")
@@ -122,10 +122,13 @@ _LABELS = replace(
         "labels of the manifest",
         {
             **dict.fromkeys(
-                ("boxes", "extension", "inputs", "path_column", "sources", "target_column", "text_column"), TEXT
+                (
+                    *("boxes", "extension", "inputs", "label_separator", "path_column", "sources"),
+                    *("target_column", "text_column"),
+                ),
+                TEXT,
             ),
             **dict.fromkeys(("classes", "masks", "root"), BOOL),
-            "missing": TEXTS,
         },
     ),
     write=lambda labels: dict(sorted(labels.items())),

@@ -59,7 +59,7 @@ class Sample:
     """A line of samples.jsonl: the input that a row was packed from.
 
     width and height are pixels of the upright source; size_bytes and sha256 are None for what is no file. decoding says which
-    decoder decoded the row, and how, under the keys of the line.
+    decoder decoded the row, and how, under the keys of the line. columns are the further columns of its table, None without one.
     """
 
     path: str
@@ -69,12 +69,15 @@ class Sample:
     width: int
     height: int
     decoding: Mapping[str, Any] = field(default_factory=dict)
+    columns: Mapping[str, Json] | None = None
 
     def encode(self) -> str:
         """Return the line; ASCII, so that names that are no UTF-8 survive too."""
         line: dict[str, object] = {"path": self.path, "target": self.target}
         if self.sha256 is not None:
             line |= {"bytes": self.size_bytes, "sha256": self.sha256}
+        if self.columns is not None:
+            line["columns"] = self.columns
         return encode_line(line | {"width": self.width, "height": self.height, **self.decoding})
 
     @classmethod
@@ -89,6 +92,7 @@ class Sample:
             keys, end = _DECODE(text)
             take = keys.pop
             own = take("path"), take("target"), take("bytes", None), take("sha256", None), take("width"), take("height")
+            columns = take("columns", None)
         except (TypeError, KeyError, AttributeError, RecursionError) as e:
             raise ValueError(f"{text[:60]!r} is not a line of {SAMPLES}.") from e
         if text[end:] not in ("\n", ""):
@@ -99,6 +103,7 @@ class Sample:
             type(path) is str
             and (type(target) is int or type(target) is list)
             and (size_bytes is None or (type(size_bytes) is int and 0 <= size_bytes <= INT64_MOST))
+            and (columns is None or type(columns) is dict)
             and (sha256 is None or (type(sha256) is str and _SHA256(sha256)))
             and type(width) is type(height) is int
             and 0 < width <= INT32_MOST
@@ -112,7 +117,7 @@ class Sample:
                 raise ValueError(
                     f"a line of {SAMPLES} says {name} = {brief(value)}, expected {_DECODING[name].expected}."
                 )
-        return cls(path, target, size_bytes, sha256, width, height, keys)
+        return cls(path, target, size_bytes, sha256, width, height, keys, columns)
 
 
 @record()
@@ -128,15 +133,19 @@ class Reject:
         return encode_line(write_record(self))
 
 
-def line_start(path: str, target: Json, size_bytes: int, sha256: str) -> str:
+def line_start(path: str, target: Json, size_bytes: int, sha256: str, columns: str = "") -> str:
     """Return what the line of a file's row begins with, as `Sample.encode` writes it: all but what its decoder reports.
+
+    columns: the further columns as a JSON object.
 
     Example:
         >>> line_start("a/1.jpg", 0, 512, "00ff")
         '{"path":"a/1.jpg","target":0,"bytes":512,"sha256":"00ff",'
     """
     text = str(target) if type(target) is int else _JSON.encode(target)
-    return f'{{"path":{_TEXT(path)},"target":{text},"bytes":{size_bytes},"sha256":"{sha256}",'
+    return f'{{"path":{_TEXT(path)},"target":{text},"bytes":{size_bytes},"sha256":"{sha256}",' + (
+        columns and f'"columns":{columns},'
+    )
 
 
 def encode_line(value: Mapping[str, object]) -> str:

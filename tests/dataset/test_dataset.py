@@ -346,8 +346,8 @@ def _cut_between(pipe: Connection, store: Path, names: list[str]) -> None:
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        ({"size": 32, "fit": "pad"}, ["pixels", "targets", "content", "extras/weight"]),
-        ({"fit": "none"}, ["pixels", "targets", "offsets", "shapes", "extras/weight"]),
+        ({"size": 32, "fit": "pad"}, ["pixels", "targets", "content"]),
+        ({"fit": "none"}, ["pixels", "targets", "offsets", "shapes"]),
     ],
 )
 def test_a_file_cut_short_in_the_middle_of_a_batch_is_named_by_a_worker(

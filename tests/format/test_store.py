@@ -119,7 +119,7 @@ def _manifest_of(target_kind: str, count: int | None, content: bool, extras: dic
     [
         ("class", None, torch.zeros(3, dtype=torch.int64)),
         ("regression", 2, torch.zeros(3, 2)),
-        ("multi-hot", 4, torch.zeros(3, 4, dtype=torch.uint8)),
+        ("multi-hot", 4, torch.zeros(3, 4)),
     ],
 )
 def test_our_meta_json_is_what_tensordict_writes(

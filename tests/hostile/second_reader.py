@@ -29,7 +29,7 @@ ITEMS = {
     "float64": (8, "d"),
 }
 FEATURES = {"own-sizes", "own-masks", "compressed-rows", "jpeg-rows", "text-columns"}
-TARGETS = {"class": "int64", "regression": "float32", "multi-hot": "uint8"}
+TARGETS = {"class": "int64", "regression": "float32", "multi-hot": "float32"}
 DIGEST = re.compile(rb',\n  "digest": "sha256:([0-9a-f]{64})"\n}\n')
 BLOCK = re.compile(r"\[(\d+(?:, \d+)*)\]")
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")

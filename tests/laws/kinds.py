@@ -46,7 +46,7 @@ class Sample:
         name: the path of its image; the folder is its class, where no list says another.
         size: (width, height) of the image.
         picture: the number that the image is drawn from; None: the file is no image.
-        values: the number that boxes, masks, texts, targets and further columns follow from.
+        values: the number that boxes, masks, targets and further columns follow from.
         label: its class in a list, table or tar.
     """
 
@@ -238,32 +238,19 @@ KINDS: dict[str, Kind] = {
     "jpeg-own-sizes": _of_tree(fit="none", compress="jpeg:95"),
     "shuffled": _of_tree(size=32, shuffle=3),
     "list": _jsonl,
-    "table": _of_table(lambda one: {"label": one.label, "weight": one.values / 4}),
+    "table": _of_table(
+        lambda one: {"label": one.label, "weight": one.values / 4, "caption": ["", "zwei Vögel", "猫"][one.values % 3]}
+    ),
     "tar": _tar,
     "zip": _zip,
     "masks": _labelled({"masks": _masks}, size=32),
     "boxes": _labelled({"boxes": _coco}, size=32),
     "labels-own-sizes": _labelled({"boxes": _coco, "masks": _masks}, fit="none"),
-    "texts": _of_table(
-        lambda one: {
-            "label": one.label,
-            "caption": ["a grey cat", "", "zwei Vögel", "猫"][one.values % 4] * one.values,
-        },
-        text_column="caption",
-        shuffle=3,
-    ),
     "regression": _of_table(lambda one: {"x": one.values / 8, "y": -one.values}, target_column="x,y"),
     "multi-hot": _of_table(
-        lambda one: {"tags": [one.label, f"Red;{one.label}", "Green", ""][one.values % 4]}, target_column="tags"
-    ),
-    "several-targets": _of_table(
-        lambda one: {
-            "kind": one.label,
-            "age": one.values + 0.5,
-            "tags": ["Red", f"Red;{one.label}", "Green"][one.values % 3],
-        },
-        target_column="kind,age,tags",
-        shuffle=3,
+        lambda one: {"tags": [one.label, f"Red;{one.label}", "Green", ""][one.values % 4]},
+        target_column="tags",
+        label_separator=";",
     ),
     "splits": _splits,
 }

@@ -52,7 +52,7 @@ def rows_of(store: Path) -> list[dict[str, Any]]:
 
 def _targets(store: Path, head: dict[str, Any]) -> Any:
     kind, count = head["targets"]["kind"], head["targets"]["count"]
-    dtype = {"class": "<i8", "regression": "<f4", "multi-hot": "u1"}[kind]
+    dtype = {"class": "<i8", "regression": "<f4", "multi-hot": "<f4"}[kind]
     values = np.fromfile(store / "_tensordict" / "targets.memmap", dtype)
     return values if count is None else values.reshape(-1, count)
 

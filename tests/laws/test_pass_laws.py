@@ -97,7 +97,7 @@ def covering() -> list[Case]:
 
 
 # Kinds whose rows are stored alike: those of a list are those of a folder.
-ALIKE = ("shuffled", "list", "table", "tar", "zip", "splits", "regression", "several-targets")
+ALIKE = ("shuffled", "list", "table", "tar", "zip", "splits", "regression")
 
 
 def is_daily(two: Pair) -> bool:

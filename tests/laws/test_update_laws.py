@@ -14,8 +14,8 @@ from kinds import BROKEN, KINDS, ROWS, SAMPLES, Inputs, MakeStore, Sample, sprea
 from packer import PackError, PackReport, pack, update
 
 # the kinds whose classes, or other values of each image, are in another file than the image
-LISTED = ["list", "table", "tar", "boxes", "labels-own-sizes", "texts", "several-targets"]
-VALUED = ["table", "boxes", "masks", "labels-own-sizes", "texts", "regression", "multi-hot", "several-targets"]
+LISTED = ["list", "table", "tar", "boxes", "labels-own-sizes"]
+VALUED = ["table", "boxes", "masks", "labels-own-sizes", "regression", "multi-hot"]
 # what is given to an update again
 GIVEN_AGAIN = ("boxes", "masks", "max_rejects")
 

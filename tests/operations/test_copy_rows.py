@@ -19,7 +19,7 @@ import pytest
 from conftest import content_bytes, interrupted, store_bytes
 from PIL import Image
 from test_boxes import coco
-from test_lists import listed
+from test_listers import listed
 from test_store import write_head
 from test_update import WAYS, flip, labels
 
@@ -233,27 +233,6 @@ def test_boxes_and_masks_are_merged_with_room_for_the_most(
     assert read_manifest(tmp_path / "both").labels == {"masks": True}
 
 
-def test_targets_of_every_kind_are_merged_and_numbered_again(images: Path, tmp_path: Path) -> None:
-    paths = listed(images)
-    rows = [f"{p},{'abc'[n % 3]},{n % 2 + 5},{'xy'[n % 2]};z,{n + 0.5},{n * n}\n" for n, p in enumerate(paths)]
-    others = [f"{p},{'cd'[n % 2]},6,w;{'yz'[n % 2]},{n + 0.25},{n}\n" for n, p in enumerate(paths)]
-    head, columns = "path,kind,size,tags,price,weight\n", "kind,size,tags,price"
-    found = {}
-    for first, kept in (("kind", "abc"), ("tags", "xyz")):
-        (tmp_path / first).mkdir()
-        order = [first, *(column for column in columns.split(",") if column != first)]
-        for name, lines in (("a", rows), ("b", others), ("both", [*rows, *others])):
-            (images / f"{name}.csv").write_text(head + "".join(lines))
-            pack(images / f"{name}.csv", tmp_path / first / name, size=32, target_column=",".join(order))
-        parts = [tmp_path / first / "a", tmp_path / first / "b"]
-        assert MemmapDataset(parts[0]).classes == list(kept)
-        merge(parts, tmp_path / first / "merged")
-        # the blocks of 48 rows are those of 24 and 24
-        found[first] = content_bytes(tmp_path / first / "merged"), content_bytes(tmp_path / first / "both")
-    for merged, packed in found.values():
-        assert merged == packed
-
-
 def test_a_list_with_all_classes_is_kept_as_it_is(images: Path, tmp_path: Path) -> None:
     names = names_file(tmp_path / "names.txt", ["zebra", "class2", "class1", "class0"])
     pack(part_of(images, tmp_path / "few", ["class0", "class2"]), tmp_path / "a", size=32)
@@ -321,11 +300,8 @@ def test_stores_that_are_not_alike_are_refused(
 def test_stores_with_other_tensors_are_refused(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "plain", size=32)
     paths = listed(images)
-    for name, head, cell in (("more", "path,target,weight", "a,1"), ("number", "path,target", "0.5")):
-        (images / f"{name}.csv").write_text(f"{head}\n" + "".join(f"{path},{cell}\n" for path in paths))
-        pack(images / f"{name}.csv", tmp_path / name, size=32)
-    with pytest.raises(PackError, match=r"hold of each row differs \(weight: none and int64 \[\]\)"):
-        merge([tmp_path / "plain", tmp_path / "more"], tmp_path / "out")
+    (images / "number.csv").write_text("path,target\n" + "".join(f"{path},0.5\n" for path in paths))
+    pack(images / "number.csv", tmp_path / "number", size=32)
     with pytest.raises(PackError, match=r"differs \(targets: class and regression of 1\)"):
         merge([tmp_path / "plain", tmp_path / "number"], tmp_path / "out")
     with pytest.raises(OptionsError, match="merge takes two stores or more"):
@@ -379,24 +355,6 @@ def test_rows_without_a_label_stay_so(images: Path, tmp_path: Path) -> None:
     report = merge([tmp_path / "a", tmp_path / "b"], tmp_path / "both")
     assert list(MemmapDataset(tmp_path / "both").targets[:9]) == [-1] * 8 + [0]
     assert report.notes == []
-
-
-@pytest.mark.parametrize("name", ["pixels", "targets", "content", "box_targets", "shapes"])
-def test_columns_with_the_names_of_tensors_are_columns(name: str, images: Path, tmp_path: Path) -> None:
-    paths = listed(images)
-    for out, cell, kind in (("a", "1", "a"), ("b", "1000", "b"), ("float", "0.5", "a")):
-        (images / f"{out}.csv").write_text(
-            f"path,target,{name}\n" + "".join(f"{path},{kind},{cell}\n" for path in paths)
-        )
-        pack(images / f"{out}.csv", tmp_path / out, size=32)
-    merge([tmp_path / "a", tmp_path / "b"], tmp_path / "both")
-    assert verify(tmp_path / "both").problems == []
-    store = MemmapDataset(tmp_path / "both").store
-    assert store.extras[name].tolist() == [1] * 24 + [1000] * 24
-    assert store.targets.tolist() == [0] * 24 + [1] * 24
-    with pytest.raises(PackError, match=f"{name}: int64 .* and float64"):
-        merge([tmp_path / "a", tmp_path / "float"], tmp_path / "no")
-    assert subset(tmp_path / "a", tmp_path / "few", classes=["a"]).rows == 24
 
 
 def test_a_class_list_for_numbers_is_refused(tmp_path: Path) -> None:

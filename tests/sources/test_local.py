@@ -12,10 +12,11 @@ import pytest
 
 from packer import pack
 from packer.errors import DecodeError
-from packer.inputs.archives import list_members
+from packer.inputs.scan import scan
 from packer.packing.image_sizes import upright_sizes
 from packer.sources.base import MOST_FILE_BYTES
 from packer.sources.local import LocalSource
+from packer.sources.members import Member
 
 MEGABYTE = 1_000_000
 
@@ -25,10 +26,12 @@ import resource, sys
 from packer.errors import DecodeError
 from packer.pixels.decode import Decoder
 from packer.pixels.geometry import Geometry
-from packer.inputs.archives import list_members
+from packer.inputs.scan import scan
 from packer.sources.local import LocalSource
-path, member = sys.argv[1], sys.argv[2]
-source = LocalSource(path, list_members(path)[member][0]) if member else LocalSource(path)
+from packer.sources.members import Member
+path = sys.argv[1]
+member = Member(*scan(path)[""].members[0]) if path.endswith(".zip") else None
+source = LocalSource(path, member)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
     print(end=str(len(source.read()[0])))
@@ -73,10 +76,10 @@ def test_a_bomb_takes_no_more_memory_than_its_bytes_and_none_above_the_limit(
 ) -> None:
     size_bytes = megabytes * MEGABYTE
     if kind == "file":
-        source = [str(sparse(tmp_path / "a.jpg", size_bytes)), ""]
+        source = sparse(tmp_path / "a.jpg", size_bytes)
     else:
-        source = [str(zip_of_zeros(tmp_path / "a.zip", megabytes)), "a/zeros.jpg"]
-    done = subprocess.run([sys.executable, "-c", READ, *source], capture_output=True, text=True, check=True)
+        source = zip_of_zeros(tmp_path / "a.zip", megabytes)
+    done = subprocess.run([sys.executable, "-c", READ, str(source)], capture_output=True, text=True, check=True)
     outcome, _, grown = done.stdout.rpartition(" +")
     refusal = f"it has {size_bytes} bytes, more than the {MOST_FILE_BYTES} that one image may have"
     assert outcome == (str(size_bytes) if megabytes == 60 else refusal)
@@ -90,7 +93,7 @@ def test_members_are_inflated_completely_or_to_any_byte(tmp_path: Path, size_byt
     path = tmp_path / "a.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("a.jpg", data)
-    source = LocalSource(str(path), list_members(path)["a.jpg"][0])
+    source = LocalSource(str(path), Member(*scan(path)[""].members[0]))
     assert source.read()[0] == data
     for most_bytes in (1, size_bytes // 2 or 1, size_bytes - 1 or 1):
         assert source.read(most_bytes=most_bytes)[0] == data[:most_bytes]

@@ -43,6 +43,3 @@ def _check_own_labels(inputs: Inputs, path: Path) -> None:
             f"{path} has classes, and so have the targets of the images ({inputs.classes[0]!r} is one). A store has one class"
             f" list: leave out the column of targets, or {Option('boxes')}."
         )
-    for name in ("boxes", "box_targets", "box_count"):
-        if name in inputs.extras:
-            raise ScanError(f"the inputs have a column {name!r} already. Rename it, or leave out {Option('boxes')}.")

@@ -61,6 +61,5 @@ class BoxLabels:
 def label_paths(split: str, inputs: Inputs) -> list[str]:
     """Return the paths of inputs as labels may give them: with the split's folder; of a member, its name in the archive."""
     if inputs.archives:
-        archives = [inputs.archives[number].path for number, *_ in inputs.members.tolist()]
-        return [path[len(archive) + 1 :] for path, archive in zip(inputs.paths, archives, strict=True)]
+        return [inputs.above + path for path in inputs.paths]
     return [f"{split}/{path}" for path in inputs.paths] if split else inputs.paths[:]

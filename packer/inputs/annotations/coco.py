@@ -14,7 +14,7 @@ from typing import Any
 from packer.checksums import sha256_file
 from packer.errors import ScanError
 from packer.inputs.annotations.box_labels import BoxLabels
-from packer.inputs.class_lists import composed, named_twice, one_spelling
+from packer.inputs.class_lists import checked_names, composed, unknown_class
 from packer.option_names import Option
 from packer.sources.roots import NOWHERE
 from packer.text import counted
@@ -97,19 +97,12 @@ def _categories(
         key = _key(record, "id")
         if key is None or not isinstance(record.get("name"), str):
             raise ScanError(f"category {number} of {path} is {record!r}. Expected an id and a name.")
-        if names.setdefault(key, record["name"]) != record["name"]:
-            raise ScanError(f"{path} has two categories with the id {key!r}, {names[key]!r} and {record['name']!r}.")
+        if names.setdefault(key, name := composed(record["name"])) != name:
+            raise ScanError(f"{path} has two categories with the id {key!r}, {names[key]!r} and {name!r}.")
     ordered = sorted(names, key=lambda key: (isinstance(key, str), key))
-    one = one_spelling(names.values(), imposed) if imposed is not None else {}
-    names = {key: one.get(name, name) for key, name in names.items()}
-    classes = tuple(names[key] for key in ordered) if imposed is None else imposed
-    if imposed is None and (twice := named_twice(classes)) is not None:
-        raise ScanError(f"{path} has two categories {twice!r}. Give each a name of its own.")
-    unknown = next((names[key] for key in ordered if names[key] not in classes), None)
-    if unknown is not None:
-        raise ScanError(
-            f"{path} has the class {unknown!r} that {Option('classes')} does not list ({len(classes)} classes)."
-        )
+    classes = imposed or (checked_names([names[key] for key in ordered], path) if names else ())
+    if unknown := next((names[key] for key in ordered if names[key] not in classes), ""):
+        raise unknown_class(str(path), unknown, classes)
     return {key: classes.index(names[key]) for key in ordered}, classes
 
 

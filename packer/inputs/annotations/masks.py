@@ -51,14 +51,9 @@ class MaskFiles:
         return cls(folder, paths)
 
     def give(self, splits: dict[str, Inputs]) -> None:
-        """Give each input the mask of its own relative path; one without a mask, or with two, is refused.
-
-        Raises:
-            ScanError: the inputs have a column of that name.
-        """
+        """Give each input the mask of its own relative path; one without a mask, or with two, is refused."""
         used: set[str] = set()
         for split, inputs in splits.items():
-            check_no_masks(inputs)
             inputs.masks = []
             for index, name in enumerate(label_paths(split, inputs)):
                 stem = _stem(name)
@@ -75,12 +70,6 @@ class MaskFiles:
             next(iter(splits.values())).notes.append(
                 f"{len(extra)} masks of {self.folder} belong to no image: {named}."
             )
-
-
-def check_no_masks(inputs: Inputs) -> None:
-    """Raise ScanError where a column has the name that masks will have."""
-    if "masks" in inputs.extras:
-        raise ScanError(f"the inputs have a column 'masks' already. Rename it, or leave out {Option('masks')}.")
 
 
 def _is_mask(path: str) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from packer.errors import ScanError
 from packer.inputs.annotations.box_labels import BoxLabels
-from packer.inputs.class_lists import MOST_CLASSES, composed, named_lines, named_twice, numbered_classes, read_data_yaml
+from packer.inputs.class_lists import MOST_CLASSES, composed, load_classes, numbered_classes
 from packer.option_names import Option
 from packer.sources.roots import NOWHERE, files_below
 
@@ -28,7 +28,7 @@ def read_yolo(folder: Path, names: list[str], imposed: tuple[str, ...] | None) -
     """
     files = {file for file in files_below(folder) if file.endswith(".txt")}
     class_file = _class_file(folder)
-    classes = imposed or (() if class_file is None else _read_classes(class_file))
+    classes = imposed or (() if class_file is None else load_classes(str(class_file)))
     found = BoxLabels(len(names), classes)
     found.frames[:] = 1
     missing = []
@@ -83,36 +83,14 @@ def _label_names(name: str) -> list[str]:
 
 
 def _class_file(folder: Path) -> Path | None:
-    """Find the file of class names in a folder, or the one above it."""
+    """Find the file of class names in a folder, or one of the two above it."""
     return next(_files_beside(folder, (*_CLASS_FILES, *_DATA_FILES)), None)
 
 
 def _files_beside(folder: Path, names: Iterable[str]) -> Iterator[Path]:
-    """Yield the files of these names in a folder, then those in the one above it."""
-    return filter(Path.is_file, (where / name for where in (folder, folder.resolve().parent) for name in names))
-
-
-def _read_classes(path: Path) -> tuple[str, ...]:
-    if path.name in _DATA_FILES:
-        return read_data_yaml(path)
-    try:
-        lines = named_lines(path)
-    except ScanError:
-        raise
-    except (OSError, ValueError) as e:
-        if isinstance(e, OSError):
-            NOWHERE.check(str(path), e)
-        raise ScanError(f"{path} cannot be read ({e}). Expected one class name a line.") from None
-    names: dict[str, int] = {}
-    for number, line in enumerate(lines, start=1):
-        name = line.strip()
-        if names.setdefault(name, number) != number:
-            raise ScanError(
-                f"lines {names[name]} and {number} of {path} are both {name!r}. Give each class a name of its own."
-            )
-    if (twice := named_twice(names)) is not None:
-        raise ScanError(f"{path} names the class {twice!r} twice, in two spellings. Give each class a name of its own.")
-    return tuple(names)
+    """Yield the files of these names in a folder, then in the two above it: data.yaml is beside labels/train."""
+    folders = folder, *folder.resolve().parents[:2]
+    return filter(Path.is_file, (where / name for where in folders for name in names))
 
 
 def _keypoints_file(folder: Path) -> Path | None:

@@ -16,7 +16,6 @@ from packer.store import journal as journals
 from packer.store.files import write_atomically
 from packer.store.parts import Part, started_parts
 from packer.store.state import out_of
-from reader.format.manifest import FurtherTarget
 from reader.format.shown import redacted
 
 _INPUTS = f"{journals.FOLDER}/inputs.json"
@@ -51,13 +50,12 @@ def save_inputs(folder: Path, inputs: Inputs, span: range) -> None:
     known = {
         "root": redacted(inputs.base),
         "paths": inputs.paths[span.start : span.stop],
+        "cells": inputs.cells[span.start : span.stop],
         "classes": inputs.classes,
         "target_kind": inputs.target_kind,
-        "further_targets": {name: [target.kind, target.classes] for name, target in inputs.further_targets.items()},
         "ignored": inputs.ignored,
         "notes": inputs.notes,
         "columns": columns,
-        "texts": {name: texts[span.start : span.stop] for name, texts in inputs.texts.items()},
     }
     write_atomically(folder / _INPUTS, json.dumps(known).encode("ascii"))
 
@@ -66,30 +64,24 @@ def load_inputs(folders: list[Path]) -> Inputs:
     """Put together what the parts have saved of their inputs, in order."""
     known: dict[str, Any] = {}
     columns: dict[str, Column] = {}
-    texts: dict[str, list[str]] = {}
-    paths = Paths()
+    paths, cells = Paths(), Paths()
     for folder in folders:
         known = json.loads((folder / _INPUTS).read_bytes())
         paths.extend(known["paths"])
-        for name, some in known.get("texts", {}).items():
-            texts.setdefault(name, []).extend(some)
+        cells.extend(known["cells"])
         for name, saved in known["columns"].items():
             column = columns.setdefault(name, Column.of(saved["dtype"], (), saved["count"]))
             column.values.extend(array(column.values.typecode, saved["values"]))
     return Inputs(
         root=Path(),
         paths=paths,
+        cells=cells,
         url=known["root"],
         classes=tuple(known["classes"]),
         target_kind=known["target_kind"],
-        further_targets={
-            name: FurtherTarget(kind, tuple(classes)) for name, (kind, classes) in known["further_targets"].items()
-        },
         ignored=known["ignored"],
         notes=known["notes"],
         targets=columns.pop("targets"),
         lines=columns.pop("lines"),
         members=columns.pop("members"),
-        extras=columns,
-        texts=texts,
     )

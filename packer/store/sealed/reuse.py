@@ -92,7 +92,7 @@ class ReusedRows:
             else:
                 sample = Sample.decode(line)
                 # a dataset's items have none
-                if sample.sha256 is None or not start.endswith(f'"sha256":"{sample.sha256}",'):
+                if sample.sha256 is None or f'"sha256":"{sample.sha256}",' not in start:
                     return None
                 known, line = self._kept(sample), ""
             if not _agrees(known.decoding) or not self._rows.is_intact(number):

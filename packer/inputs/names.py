@@ -1,0 +1,205 @@
+"""Which names are inputs, splits and classes: one rule for folders, lists, tars, zips and URLs.
+
+Names with an image suffix are inputs, all others are counted. The first folders are splits, or else the classes, as
+torchvision's ImageFolder has them (0.28, `datasets/folder.py`). Lists nothing itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from packer.errors import ScanError
+from packer.inputs.class_lists import composed, unknown_class
+from packer.inputs.samples import Inputs
+from packer.inputs.splits import split_folders
+from packer.option_names import Option
+from packer.pixels.formats.plugins import SUFFIXES
+from packer.progress import notify
+from packer.report import Progress
+from packer.text import counted, some
+from reader.format.splits import ROLES
+
+# torchvision's list, and what else holds photographs under another name
+IMAGE_SUFFIXES = (
+    *(".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"),
+    *(".gif", ".jfif", ".jpe", ".mpo"),
+    # so that none is skipped silently: where nothing can decode them they are rejected, with what to install
+    *itertools.chain.from_iterable(SUFFIXES.values()),
+)
+# What systems and tools put among images: thumbnails of Synology and QNAP, resource forks in zips of macOS, bins, lost files.
+_JUNK = {"__macosx", "@eadir", "@recycle", "#recycle", "$recycle.bin", "system volume information", "lost+found"}
+# AppleDouble: what macOS writes beside a file on a disk that is not its own. ._a.jpg is no image.
+_JUNK_FILE = "._"
+# of an image that no class folder holds, where others have one
+_STRAY = "it is beside the class folders and so has no class; move it into one"
+_PROGRESS_EVERY = 10_000
+
+
+def is_image(name: str) -> bool:
+    """Whether a name has the suffix of an image."""
+    return name.lower().endswith(IMAGE_SUFFIXES)
+
+
+def is_junk(folder: str) -> bool:
+    """Whether a folder of this name is hidden or a system's, and so neither class nor split."""
+    return folder.startswith(".") or folder.lower() in _JUNK
+
+
+@dataclass
+class Sieve:
+    """Takes the names of images, and counts all others.
+
+    Attributes:
+        seen: all names.
+        ignored: names without an image suffix.
+        left_out: hidden folders and those of systems, and files of macOS.
+        empty: folders without an image, which are no classes.
+    """
+
+    seen: int = 0
+    ignored: int = 0
+    left_out: set[str] = field(default_factory=set)
+    empty: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        notify(Progress("list", 0, 0))
+
+    def count(self, more: int = 1) -> None:
+        """Count names that were seen, and report every so often."""
+        before, self.seen = self.seen, self.seen + more
+        if before // _PROGRESS_EVERY != self.seen // _PROGRESS_EVERY:
+            notify(Progress("list", self.seen, 0))
+
+    def takes(self, name: str) -> bool:
+        """Whether a name, relative to IMAGES, is an input's."""
+        if not self.passes(name):
+            return False
+        if not is_image(name):
+            self.ignored += 1
+        return is_image(name)
+
+    def passes(self, name: str) -> bool:
+        """Whether a name is no system's, and in no hidden folder."""
+        *folders, file = name.split("/")
+        for depth, folder in enumerate(folders, start=1):
+            if is_junk(folder):
+                self.left_out.add("/".join(folders[:depth]))
+                return False
+        if file.startswith(_JUNK_FILE):
+            self.left_out.add(name)
+            return False
+        return True
+
+    def report(self, inputs: Inputs, images: object) -> None:
+        """Note what was counted; raises ScanError where no image is left."""
+        inputs.ignored = self.ignored
+        what = counted(len(self.left_out), "hidden folder or file", "hidden folders and files")
+        left_out = f"{what} of systems: {some(sorted(self.left_out))}" if self.left_out else ""
+        if not inputs.paths:
+            raise ScanError(
+                f"{images} holds no image{f' beside {left_out}' if left_out else ''} ({counted(self.seen, 'file', 'files')}"
+                " seen). Expected <class>/<name>.jpg or <name>.jpg in it."
+            )
+        if left_out:
+            inputs.notes.append(f"left out: {left_out}.")
+        if self.empty:
+            inputs.notes.append(
+                f"{counted(len(self.empty), 'folder', 'folders')} without an image: {some(self.empty)}: no class."
+            )
+
+
+def divided(inputs: Inputs, *, is_wrapped: bool = True, is_sorted: bool = False) -> tuple[dict[str, Inputs], str]:
+    """Divide what was listed by its folders of splits; returns the splits, and the folder around all of it, "a/" or "".
+
+    Args:
+        is_wrapped: a folder around all of it is no class.
+        is_sorted: bring the samples into ImageFolder's order; else they stay in the order in which they are listed.
+    """
+    folders = folders_of(inputs)
+    common = os.path.commonpath(folders) if is_wrapped else ""
+    wrapped = itertools.takewhile(lambda part: part.lower() not in ROLES, common.split("/"))
+    above = "".join(f"{part}/" for part in wrapped if part)
+    first = {folder[len(above) :].partition("/")[0] for folder in folders}
+    splits = split_folders(first - {""}, lambda _: True)
+    if splits == [""] and not above and not is_sorted:
+        return {"": inputs}, above
+    found = dict[str, Inputs]()
+    for split in splits:
+        inside = f"{above}{split}/" if split else above
+        chosen: Iterable[int] = (i for i, name in enumerate(inputs.paths) if name.startswith(inside))
+        if is_sorted:
+            names = inputs.paths
+            chosen = sorted(chosen, key=lambda i: _folder_order(names[i][len(inside) :]))
+        found[split] = inputs.chosen(array("q", chosen), below=len(inside))
+        # what is said of all is said once
+        inputs.notes, inputs.ignored = [], 0
+    beside = len(inputs) - sum(map(len, found.values()))
+    if beside:
+        next(iter(found.values())).notes.append(f"left out: {counted(beside, 'image', 'images')} beside the splits.")
+    return found, above
+
+
+def folders_of(inputs: Inputs) -> set[str]:
+    """Return the folders that inputs are in, relative to their root."""
+    return {name.rpartition("/")[0] for name in inputs.paths}
+
+
+def _folder_order(name: str) -> tuple[str, str, str]:
+    folder, _, file = name.rpartition("/")
+    return folder.partition("/")[0], folder, file
+
+
+def take_folders(splits: dict[str, Inputs], images: object, classes: tuple[str, ...] | None) -> None:
+    """Give the inputs of all splits the first folder of their paths as class; those beside class folders are refused.
+
+    Args:
+        classes: the class list to impose; else it is the sorted names of the folders.
+
+    Raises:
+        ScanError: a folder is not in that list.
+    """
+    found = {composed(name) for inputs in splits.values() for name in set(first_folders(inputs)) if name}
+    names = tuple(sorted(found)) if classes is None else classes
+    if unknown := sorted(found.difference(names)):
+        raise unknown_class(str(images), unknown[0], names)
+    index = {name: number for number, name in enumerate(names)}
+    for inputs in splits.values():
+        numbers = {name: index.get(composed(name), -1) for name in set(first_folders(inputs))}
+        for position, name in enumerate(first_folders(inputs)):
+            inputs.targets.values[position] = numbers[name]
+            if not name and len(numbers) > 1:
+                inputs.refused.setdefault(position, _STRAY)
+        inputs.classes = names
+    texts = [] if "" in splits else [f"{counted(len(splits), 'split', 'splits')} ({', '.join(splits)})"]
+    texts.append(counted(len(names), "class", "classes") if found else "no class folders")
+    for inputs in splits.values():
+        inputs.layout = ", ".join(texts)
+
+
+def first_folders(inputs: Inputs) -> Iterator[str]:
+    """Yield the first folder of each path, "" where it is in none."""
+    return (path.partition("/")[0] if "/" in path else "" for path in inputs.paths)
+
+
+def check_lookalikes(names: Iterable[str], images: object) -> None:
+    """Refuse folders that are splits by another name, such as seg_train and seg_test; raises ScanError.
+
+    Only what is beside the word must be alike: train station and test tube are classes.
+    """
+    alike = dict[str, dict[int, str]]()
+    for name in sorted(names):
+        for word in re.findall("[a-z]+", name.lower()):
+            if (role := ROLES.get(word)) is not None:
+                alike.setdefault(name.lower().replace(word, "*"), {})[role] = name
+    if several := next(([roles[role] for role in sorted(roles)] for roles in alike.values() if len(roles) > 1), None):
+        lines = [f"pack {images}/{name} {name}-store" for name in several]
+        first, others = lines[0], "".join(f"; {line} --classes {several[0]}-store" for line in lines[1:])
+        raise ScanError(
+            f"{', '.join(several)} look like splits, not classes. Pack each: {first}{others}. If they are classes, list all"
+            f" in a file and give {Option('classes')}."
+        )

@@ -1,0 +1,225 @@
+"""Tables of paths and labels: .csv, .tsv, .jsonl and .parquet, a line or row after the other. The only module that knows pyarrow.
+
+Knows which column holds the paths and which the targets; what targets mean is `labels`'.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+from array import array
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from packer.errors import ScanError
+from packer.inputs.labels import give_labels
+from packer.inputs.lists import check_path, located
+from packer.inputs.names import Sieve, is_image
+from packer.inputs.paths import Paths
+from packer.inputs.samples import Column, Inputs
+from packer.option_names import Option
+from packer.options import InputOptions
+from packer.sources.roots import NOWHERE
+from packer.text import some
+from reader.format.fields import Json
+
+# The first of these that there is, in any case, holds the paths, unless --path-column names another. file_name is that of
+# Hugging Face's metadata.csv, the others are those of Kaggle's and torchvision's users.
+PATH_COLUMNS = ("path", "filepath", "file_path", "image_path", "file_name", "filename", "file", "image")
+# the first of these that there is holds the target, unless --target-column names another
+TARGET_COLUMNS = ("target", "label", "class", "cls")
+
+_DELIMITERS = ",;\t"
+_PARQUET_BATCH = 4096
+
+
+def read_table(path: Path, classes: tuple[str, ...] | None, options: InputOptions) -> Inputs:
+    """Read a table: a column of paths, one or more of targets; all others are kept in samples.jsonl.
+
+    Raises:
+        ScanError: it cannot be read, or a line is wrong; names the line.
+    """
+    sieve, unit = Sieve(), "row" if path.suffix.lower() == ".parquet" else "line"
+    names, lines, cells = Paths(), array("q"), Cells(str(path), options.target_column)
+    column = None
+    try:
+        for line, record in _records(path, options.path_column):
+            sieve.count()
+            column = column or path_column(record, options.path_column)
+            if column is None or column not in record:
+                known = ", ".join(record) or "none"
+                raise ScanError(
+                    f"{unit} {line} of {path} has no column {column or options.path_column or 'path'!r}. It has: {known}."
+                    f" {Option('path_column')} names another."
+                )
+            lines.append(line)
+            names.append(check_path(record.pop(column), f"{unit} {line} of {path}"))
+            cells.add(record)
+    except OSError as e:
+        NOWHERE.check(str(path), e)
+        raise ScanError(f"{path} cannot be read: {e.strerror or e}.") from None
+    if not names:
+        raise ScanError(f"{path} names no image. Expected a column 'path' and a line for each image.")
+
+    def where(index: int) -> str:
+        """Name the line of an input."""
+        return f"{unit} {lines[index]} of {path}"
+
+    inputs = located(names, [path.absolute().parent], options, where)
+    inputs.lines, inputs.cells = Column("int64", values=lines), cells.further
+    inputs.labels["path_column"] = column
+    if cells.targets:
+        give_labels(inputs, cells.targets, where, classes, options.label_separator)
+    elif cells.others:
+        inputs.notes.append(
+            f"{path} has none of the columns {', '.join(TARGET_COLUMNS)}: no labels; {Option('target_column')} names one of"
+            f" {some(cells.others)}."
+        )
+    return inputs
+
+
+@dataclass
+class Cells:
+    """The cells of the target columns, and all others of an input as one JSON object.
+
+    Attributes:
+        asked: the target columns, as --target-column names them.
+        is_optional: an input may lack them.
+    """
+
+    source: str
+    asked: str | None
+    is_optional: bool = False
+    targets: dict[str, list[Json]] = field(default_factory=dict)
+    others: list[str] = field(default_factory=list)
+    further: Paths = field(default_factory=Paths)
+
+    def add(self, record: dict[str, Json]) -> None:
+        """Add the cells of an input by column; raises ScanError where the first has no column that is asked for."""
+        if not self.targets:
+            self.others = [*record]
+            self.targets = {name: [None] * len(self.further) for name in self._target_columns(record)}
+        for name, cells in self.targets.items():
+            cells.append(record.pop(name, None))
+        plain = {name: None if cell != cell else cell for name, cell in record.items()}
+        self.further.append(json.dumps(plain, separators=(",", ":"), default=str))
+
+    def _target_columns(self, record: Mapping[str, Json]) -> list[str]:
+        if self.asked is None:
+            usual = {name.lower(): name for name in reversed([*record])}
+            return [usual[name] for name in TARGET_COLUMNS if name in usual][:1]
+        names = [self.asked] if self.asked in record else self.asked.split(",")
+        if self.is_optional:
+            return names if record.keys() >= {*names} else []
+        for name in names:
+            if name not in record:
+                known = ", ".join(record) or "none beside the path"
+                raise ScanError(
+                    f"{self.source} has no column {name!r}, which {Option('target_column')} names. It has: {known}."
+                )
+        return names
+
+
+def path_column(names: Collection[str], asked: str | None) -> str | None:
+    """Return which of these columns holds the paths; None where none does."""
+    if asked is not None:
+        return asked if asked in names else None
+    usual = {name.lower(): name for name in reversed([*names])}
+    return next((usual[name] for name in PATH_COLUMNS if name in usual), None)
+
+
+def _records(path: Path, asked: str | None) -> Iterator[tuple[int, dict[str, Json]]]:
+    """Yield the number of each line, or of each row of a .parquet, and its cells by column."""
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        return _parquet_records(path, asked)
+    return _json_records(path) if suffix == ".jsonl" else _csv_records(path, asked)
+
+
+def _csv_records(path: Path, asked: str | None) -> Iterator[tuple[int, dict[str, Json]]]:
+    with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        # blank lines are no header
+        first = next(filter(str.strip, file), "")
+        file.seek(0)
+        reader = csv.reader(file, delimiter=_delimiter(first, path, asked), strict=True)
+        header: list[str] = []
+        line = 1
+        try:
+            for cells in reader:
+                if cells and not header:
+                    header = [name.strip() for name in cells]
+                    _check_header(header, f"line {line} of {path}")
+                elif cells:
+                    if len(cells) != len(header):
+                        raise ScanError(f"line {line} of {path} has {len(cells)} cells, its header has {len(header)}.")
+                    yield line, dict(zip(header, cells, strict=True))
+                line = reader.line_num + 1
+        except csv.Error as e:
+            raise ScanError(f"line {line} of {path} is not as a {path.suffix[1:]} should be: {e}.") from None
+
+
+def _delimiter(header: str, path: Path, asked: str | None) -> str:
+    """Return what separates cells: what makes a column of paths of the header, as Excel writes ; where a comma is in numbers."""
+    usual = "\t" if path.suffix.lower() == ".tsv" else ","
+    for delimiter in (usual, *_DELIMITERS):
+        cells = next(csv.reader([header], delimiter=delimiter), [])
+        if path_column([cell.strip() for cell in cells], asked) is not None:
+            return delimiter
+    return usual
+
+
+def _check_header(header: list[str], where: str) -> None:
+    if odd := next((name for name in header if not name.isascii() and not name.isprintable()), ""):
+        raise ScanError(f"{where} is not UTF-8: it has {odd!r} as a column's name. Save it as UTF-8.")
+    if image := next(filter(is_image, header), ""):
+        raise ScanError(
+            f"{where} has {image!r} where the names of columns are expected. Put the line path,label above it."
+        )
+    if len({*header}) < len(header):
+        twice = next(name for name in header if header.count(name) > 1)
+        raise ScanError(f"{where}, the header, names the column {twice!r} twice.")
+
+
+def _json_records(path: Path) -> Iterator[tuple[int, dict[str, Json]]]:
+    with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="\n") as file:
+        for line, text in enumerate(file, start=1):
+            if not text.strip():
+                continue
+            try:
+                record = json.loads(text)
+            except (ValueError, RecursionError) as e:
+                raise ScanError(f"line {line} of {path} is not JSON: {e}.") from None
+            if not isinstance(record, dict):
+                raise ScanError(f'line {line} of {path} is not a JSON object. Expected {{"path": ..., ...}}.')
+            yield line, record
+
+
+def _parquet_records(path: Path, asked: str | None) -> Iterator[tuple[int, dict[str, Json]]]:
+    """Yield the number of each row, from 1, and its cells; columns of bytes and of structures are not read."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise ScanError(f"{path} needs pyarrow: pip install pyarrow, or write it as a .csv.") from None
+    try:
+        with parquet.ParquetFile(path) as file:
+            kinds = {field.name: field.type for field in file.schema_arrow}
+            columns = [name for name, kind in kinds.items() if not _is_binary(kind)]
+            if (column := path_column([*kinds], asked)) not in (None, *columns):
+                raise ScanError(
+                    f"the column {column!r} of {path} holds {str(kinds[column])[:60]}, expected paths of files. Write the"
+                    f" images to files first, or name another {Option('path_column')}."
+                )
+            batches = (batch.to_pylist() for batch in file.iter_batches(_PARQUET_BATCH, columns=columns))
+            yield from enumerate(itertools.chain.from_iterable(batches), start=1)
+    except pyarrow.ArrowException as e:
+        raise ScanError(f"{path} is not as a parquet should be: {' '.join(str(e).split())[:200]}.") from None
+
+
+def _is_binary(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_struct(kind) or types.is_binary(kind) or types.is_large_binary(kind))

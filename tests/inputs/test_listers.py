@@ -1,0 +1,441 @@
+"""One rule for folders, lists, tables, tars and zips: which names are inputs, which folders are splits and classes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import time
+import unicodedata
+import zipfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import PACK, Feed, content_bytes, make_tree, photo, store_bytes, touch
+
+from packer import OptionsError, PackError, ScanError, merge, pack
+from packer.inputs.samples import Inputs
+from packer.inputs.scan import scan
+from packer.options import PackOptions
+from reader import MemmapDataset
+from reader.format.samples import read_json_lines, read_samples
+
+Lister = Callable[[Path, Path, Feed], tuple[Any, dict[str, Any]]]
+Found = dict[str, tuple[tuple[str, ...], dict[str, int]]]
+
+
+def files_of(images: Path) -> list[str]:
+    """Name all files below a folder, sorted."""
+    return sorted(str(path.relative_to(images)) for path in images.rglob("*") if not path.is_dir())
+
+
+def listed(images: Path, pattern: str = "*.jpg") -> list[str]:
+    return [str(path) for path in sorted(images.rglob(pattern))]
+
+
+def lines(paths: Iterable[str]) -> bytes:
+    return b"".join(os.fsencode(path) + b"\n" for path in paths)
+
+
+def _folder(images: Path, folder: Path, feed: Feed) -> tuple[Any, dict[str, Any]]:
+    return images, {}
+
+
+def _zip(images: Path, folder: Path, feed: Feed, above: str = "") -> tuple[Any, dict[str, Any]]:
+    with zipfile.ZipFile(folder / "i.zip", "w") as file:
+        for name in reversed(files_of(images)):
+            file.write(images / name, above + name)
+    return folder / "i.zip", {}
+
+
+def _wrapped(images: Path, folder: Path, feed: Feed) -> tuple[Any, dict[str, Any]]:
+    return _zip(images, folder, feed, "my photos/")
+
+
+def _tar(images: Path, folder: Path, feed: Feed) -> tuple[Any, dict[str, Any]]:
+    with tarfile.open(folder / "i.tar", "w") as tar:
+        for name in files_of(images):
+            tar.add(images / name, f"./{name}")
+    return folder / "i.tar", {}
+
+
+def _list(images: Path, folder: Path, feed: Feed) -> tuple[Any, dict[str, Any]]:
+    feed(lines([str(images), *(str(images / name) for name in files_of(images))]))
+    return "-", {}
+
+
+def _rooted(images: Path, folder: Path, feed: Feed) -> tuple[Any, dict[str, Any]]:
+    feed(b"\0".join(os.fsencode(name) for name in files_of(images)))
+    return "-0", {"root": images}
+
+
+def _url(images: Path, folder: Path, feed: Feed) -> tuple[Any, dict[str, Any]]:
+    return f"file://{images}", {}
+
+
+LISTERS: dict[str, Lister] = {
+    "folder": _folder,
+    "zip": _zip,
+    "wrapped": _wrapped,
+    "tar": _tar,
+    "list": _list,
+    "rooted": _rooted,
+    "url": _url,
+}
+every_lister = pytest.mark.parametrize("lister", LISTERS.values(), ids=LISTERS)
+
+JUNK = ("a/.ipynb_checkpoints/x.jpg", "a/@eaDir/1.jpg/SYNO.jpg", "@eaDir/y.jpg", "__MACOSX/a/._1.jpg", "a/._1.jpg")
+COMPOSED = unicodedata.normalize("NFC", "café")
+DECOMPOSED = unicodedata.normalize("NFD", "café")
+# files -> split: classes, and image -> class
+TREES: dict[str, tuple[tuple[str, ...], Found]] = {
+    "classes": (
+        ("b/1.jpg", "a/2.PNG", "a/x/3.webp", "a-x/4.jpg", "README", "a/notes.txt", "docs/index.html", "b/.DS_Store", *JUNK),
+        {"": (("a", "a-x", "b"), {"b/1.jpg": 2, "a/2.PNG": 0, "a/x/3.webp": 0, "a-x/4.jpg": 1})},
+    ),
+    "flat": (("1.jpg", "2.jpg", "labels.csv"), {"": ((), {"1.jpg": -1, "2.jpg": -1})}),
+    "stray": (("a/1.jpg", "b/1.jpg", "logo.jpg"), {"": (("a", "b"), {"a/1.jpg": 0, "b/1.jpg": 1, "logo.jpg": -1})}),
+    "splits": (
+        ("train/a/1.jpg", "train/b/1.jpg", "Val/b/2.jpg", "annotations/x.json", "logo.jpg", "train/@eaDir/y.jpg"),
+        {"train": (("a", "b"), {"a/1.jpg": 0, "b/1.jpg": 1}), "Val": (("a", "b"), {"b/2.jpg": 1})},
+    ),
+    "train is a class": (("train/1.jpg", "plane/1.jpg"), {"": (("plane", "train"), {"train/1.jpg": 1, "plane/1.jpg": 0})}),
+    "spellings": (
+        (f"{COMPOSED}/1.jpg", f"{DECOMPOSED}/2.jpg", "tea/1.jpg"),
+        {"": ((COMPOSED, "tea"), {f"{COMPOSED}/1.jpg": 0, f"{DECOMPOSED}/2.jpg": 0, "tea/1.jpg": 1})},
+    ),
+}  # fmt: skip
+
+
+def found_by(lister: Lister, images: Path, folder: Path, feed: Feed) -> dict[str, Inputs]:
+    """List a folder in one of the ways."""
+    folder.mkdir(exist_ok=True)
+    what, options = lister(images, folder, feed)
+    return scan(what, options=PackOptions(**options))
+
+
+def plain(found: dict[str, Inputs]) -> Found:
+    """Return of each split its classes, and the class of each image by its path below the split."""
+    plain: Found = {}
+    for split, inputs in found.items():
+        prefix = f"{inputs.archives[0].path}/{inputs.above}" if inputs.archives else ""
+        paths = [path.removeprefix(prefix) for path in inputs.paths]
+        plain[split] = inputs.classes, dict(zip(paths, inputs.targets.tolist(), strict=True))
+    return plain
+
+
+@every_lister
+@pytest.mark.parametrize("tree", TREES)
+def test_classes_and_splits_are_those_of_the_folder(lister: Lister, tree: str, tmp_path: Path, feed: Feed) -> None:
+    files, expected = TREES[tree]
+    images = touch(tmp_path / "images", *files)
+    found = found_by(lister, images, tmp_path / "elsewhere", feed)
+    assert plain(found) == expected
+    assert [*found] == [*expected]
+    refused = [inputs.paths[index].rpartition("/")[2] for inputs in found.values() for index in inputs.refused]
+    assert refused == (["logo.jpg"] if tree == "stray" else [])
+    if tree == "classes":
+        # as torchvision: a-x before a/x in the same folder, but not among classes
+        in_order = list(plain(found)[""][1])
+        expected_order = ["a/2.PNG", "a/x/3.webp", "a-x/4.jpg", "b/1.jpg"]
+        assert in_order == (expected_order if lister not in (_tar, _list, _rooted) else sorted(expected_order))
+        assert sum(inputs.ignored for inputs in found.values()) >= 3
+        assert sum("of systems: " in note for inputs in found.values() for note in inputs.notes) == 1
+
+
+@every_lister
+def test_the_store_is_that_of_the_folder(lister: Lister, tmp_path: Path, feed: Feed) -> None:
+    images = make_tree(tmp_path / "images", classes=2, each=3)
+    touch(images, "README.md", "class0/@eaDir/a.jpg")
+    (images / "class0/bad.jpg").write_bytes(b"no image")
+    (tmp_path / "elsewhere").mkdir()
+    pack(images, tmp_path / "folder", size=16, max_rejects=1)
+    what, options = lister(images, tmp_path / "elsewhere", feed)
+    pack(what, tmp_path / "out", size=16, max_rejects=1, **options)
+    one, other = (MemmapDataset(tmp_path / name) for name in ("folder", "out"))
+    assert (one.classes, one.targets) == (other.classes, other.targets)
+    assert one.numpy().tobytes() == other.numpy().tobytes()
+    names = [[Path(path).name for path, _ in data.samples] for data in (one, other)]
+    assert names[0] == names[1]
+
+
+@every_lister
+@pytest.mark.parametrize(
+    "names",
+    [("seg_train", "seg_test"), ("training_set", "test_set"), ("train2017", "val2017"), ("images_train", "images_val")],
+)
+def test_splits_under_other_names_are_refused_with_the_line_for_each(
+    lister: Lister, names: tuple[str, str], tmp_path: Path, feed: Feed
+) -> None:
+    images = touch(tmp_path / "images", *(f"{name}/c{n}/{n}.jpg" for name in (*names, "seg_pred") for n in range(2)))
+    first, second = names
+    lines = rf"pack \S+/{first} {first}-store; pack \S+/{second} {second}-store --classes {first}-store"
+    with pytest.raises(
+        ScanError, match=rf"^{first}, {second} look like splits, not classes\. Pack each: {lines}\. If they are"
+    ):
+        found_by(lister, images, tmp_path / "elsewhere", feed)
+    what, options = lister(images, tmp_path / "elsewhere", feed)
+    classes = tuple(sorted([*names, "seg_pred"]))
+    assert scan(what, classes=classes, options=PackOptions(**options))[""].classes == classes
+
+
+def test_names_that_hold_a_word_of_splits_are_classes(tmp_path: Path) -> None:
+    names = ("train station", "test tube", "dog", "evaluation", "Trainer")
+    assert len(scan(touch(tmp_path, *(f"{name}/1.jpg" for name in names)))[""].classes) == 5
+
+
+def test_one_class_in_two_spellings_is_one_in_merged_stores_too(tmp_path: Path) -> None:
+    for number, name in enumerate((COMPOSED, DECOMPOSED)):
+        for label in (name, "z"):
+            (tmp_path / f"i{number}" / label).mkdir(parents=True)
+            photo(20, 20, number).save(tmp_path / f"i{number}" / label / "a.jpg")
+        pack(tmp_path / f"i{number}", tmp_path / f"s{number}", size=8)
+    merge([tmp_path / "s0", tmp_path / "s1"], tmp_path / "merged")
+    merged = MemmapDataset(tmp_path / "merged")
+    assert (merged.classes, merged.targets) == ([COMPOSED, "z"], [0, 1, 0, 1])
+
+
+@every_lister
+@pytest.mark.parametrize("name", [".cache/1.jpg", "notes/README.md"])
+def test_what_holds_no_image_is_named(lister: Lister, name: str, tmp_path: Path, feed: Feed) -> None:
+    if lister is _list and name.startswith("."):
+        pytest.skip("the folder that holds all images of a list may have any name")
+    images = touch(tmp_path / "images", name)
+    with pytest.raises(ScanError, match=r"holds no image|no path of an image came"):
+        found_by(lister, images, tmp_path / "elsewhere", feed)
+
+
+# -- labels in tars
+
+
+def tar_of(path: Path, members: dict[str, bytes | str]) -> Path:
+    """Write members in the order given."""
+    with tarfile.open(path, "w") as tar:
+        for name, content in members.items():
+            data = content if isinstance(content, bytes) else content.encode()
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            tar.addfile(entry, io.BytesIO(data))
+    return path
+
+
+TARS: dict[str, tuple[dict[str, bytes | str], dict[str, Any], Any]] = {
+    # members, options -> kind, targets, classes
+    "cls": ({"a.jpg": "", "a.cls": "1", "b.cls": "0", "b.jpg": ""}, {}, ("class", [1, 0], ("0", "1"))),
+    "names": ({"a.cls": "dog\n", "a.jpg": "", "b.jpg": "", "b.cls": "cat"}, {}, ("class", [1, 0], ("cat", "dog"))),
+    "dots": (
+        {"c0/img 1.0.jpg": "", "c0/img 1.0.cls": "2", "c1/img 1.1.jpg": "", "c1/img 1.1.cls": "0"},
+        {},
+        ("class", [2, 0], ("0", "1", "2")),
+    ),
+    "key to the first dot": ({"a.seg.png": "", "a.rgb.jpg": "", "a.cls": "1"}, {}, ("class", [1, 1], ("0", "1"))),
+    "in folders": ({"x/a.jpg": "", "x/a.cls": "1", "y/a.jpg": "", "y/a.cls": "0"}, {}, ("class", [1, 0], ("0", "1"))),
+    "several": ({"a.jpg": "", "a.cls": "x y"}, {"label_separator": " "}, ("multi-hot", [[1, 1]], ("x", "y"))),
+    "no label": ({"a.jpg": "", "a.cls": "", "b.jpg": "", "b.cls": "0"}, {}, ("class", [-1, 0], ("0",))),
+    "captions": ({"a.jpg": "", "a.txt": "a dog", "b.jpg": "", "b.txt": "a cat"}, {}, ("class", [-1, -1], ())),
+    "img2dataset": (
+        {"0.jpg": "", "0.json": '{"label": 3}', "0.txt": "a", "1.jpg": "", "1.txt": "b", "1.json": '{"label": 4}'},
+        {},
+        ("class", [-1, -1], ()),
+    ),
+    "a field that is named": ({"a.jpg": "", "a.json": '{"y": 0.5}'}, {"target_column": "y"}, ("regression", [[0.5]], ())),
+    "folders": ({"x/a.jpg": "", "y/a.jpg": "", "README": "text", "x/a.npy": ""}, {}, ("class", [0, 1], ("x", "y"))),
+    "folders and captions": ({"x/a.jpg": "", "y/a.jpg": "", "x/a.txt": "hm"}, {}, ("class", [0, 1], ("x", "y"))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TARS.values(), ids=TARS)
+def test_a_cls_is_the_label_of_its_image_and_nothing_else_is(case: Any, tmp_path: Path) -> None:
+    members, options, expected = case
+    inputs = scan(tar_of(tmp_path / "t.tar", members), options=PackOptions(**options))[""]
+    assert (inputs.target_kind, inputs.targets.tolist(), inputs.classes) == expected
+
+
+def test_an_image_without_the_label_that_others_have_is_rejected_and_other_files_are_counted(tmp_path: Path) -> None:
+    data = {"README.md": "text", ".DS_Store": "x", "a.jpg": "", "a.cls": "1", "s9.jpg": ""}
+    inputs = scan(tar_of(tmp_path / "t.tar", data))[""]
+    assert inputs.refused == {1: "it has no cls, and others of its tar have one"}
+    assert (inputs.ignored, inputs.paths) == (2, ["t.tar/a.jpg", "t.tar/s9.jpg"])
+
+
+def test_labels_of_splits_count_in_one_class_list_and_further_fields_are_kept(tmp_path: Path) -> None:
+    image = io.BytesIO()
+    photo(20, 20, 1).save(image, "JPEG")
+    members: dict[str, bytes | str] = {}
+    for name, label in (("train/1", "b"), ("train/2", "a"), ("val/3", "b")):
+        members |= {
+            f"{name}.jpg": image.getvalue(),
+            f"{name}.cls": label,
+            f"{name}.json": json.dumps({"caption": name}),
+        }
+    pack(tar_of(tmp_path / "t.tar", members), tmp_path / "out", size=8)
+    for split, targets in (("train", [1, 0]), ("val", [1])):
+        store = MemmapDataset(tmp_path / "out" / split)
+        assert (store.classes, store.targets) == (["a", "b"], targets)
+        columns = [sample.columns for sample in read_samples(tmp_path / "out" / split)]
+        assert columns == [{"caption": path.split("/", 1)[1].removesuffix(".jpg")} for path, _ in store.samples]
+
+
+WRONG_TARS = [
+    ({"a.jpg": "", "a.json": "{"}, {}, "the .json of a.jpg in .*t.tar is not JSON"),
+    ({"a.jpg": "", "a.cls": "1", "b.jpg": "", "b.cls": "x"}, {}, "the sample a.jpg of .*t.tar has '1' as cls, the sample b.jpg"),
+    ({"a.jpg": "", "a.json": '{"y": 1}'}, {"target_column": "z"}, "no .json of .*t.tar has 'z', which target_column names"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("members", "options", "text"), WRONG_TARS)
+def test_labels_of_a_tar_that_make_no_sense_name_their_sample(
+    members: Any, options: Any, text: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ScanError, match=text):
+        scan(tar_of(tmp_path / "t.tar", members), options=PackOptions(**options))
+
+
+# -- lists
+
+
+@pytest.mark.parametrize(
+    ("find", "root"),
+    [
+        ("find photos", "photos"),
+        ("find ./photos -type f", "./photos/"),
+        ("find $PWD/photos -type f", "photos"),
+        ("find photos -type f | sed s,photos/,,", "photos"),
+        ("find photos/../photos -type f", "$PWD/photos"),
+        ("cd photos; find . -type f", "."),
+        ("cd photos/class0; find .. -type f", ".."),
+        ("find photos", None),
+    ],
+)
+def test_what_find_lists_is_the_folder(find: str, root: str | None, images: Path, tmp_path: Path) -> None:
+    images.rename(tmp_path / "photos")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    option = "" if root is None else f"--root {root}"
+    command = f"{find} | LC_ALL=C sort | pack - {tmp_path}/out --size 16 {option}"
+    shell = ["bash", "-euo", "pipefail", "-c", command]
+    done = subprocess.run(shell, cwd=tmp_path, env={**os.environ, "PATH": path}, text=True, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    pack(tmp_path / "photos", tmp_path / "folder", size=16, workers=1)
+    stores = [content_bytes(tmp_path / name) for name in ("out", "folder")]
+    heads = [json.loads(store.pop("manifest.json")) for store in stores]
+    assert stores[0] == stores[1]
+    assert heads[0]["labels"] == ({} if root is None else {"root": True})
+    assert heads[0]["classes"] == heads[1]["classes"]
+
+
+def test_order_duplicates_and_lines_are_those_of_the_list(images: Path, tmp_path: Path, feed: Feed) -> None:
+    paths = listed(images)[::-1]
+    feed(lines([*paths, paths[3], str(images / "class0/none.jpg"), f"{images}/class1/../class0/003.jpg"]))
+    report = pack("-", tmp_path / "out", size=32, max_rejects=1)
+    assert (report.inputs, report.rows, report.reject_lines) == (27, 26, {"there is no such file": [26]})
+    train = MemmapDataset(tmp_path / "out")
+    names = [os.path.relpath(path, images) for path in [*paths, paths[3], f"{images}/class0/003.jpg"]]
+    assert [path for path, _ in train.samples] == names
+    assert str(tmp_path).encode() not in b"".join(store_bytes(tmp_path / "out").values())
+
+
+def test_root_and_extension_make_paths_of_bare_ids(images: Path, feed: Feed) -> None:
+    feed(b"class1/003\nclass0/001.jpg\n")
+    inputs = scan("-", options=PackOptions(root=str(images), extension=".jpg"))[""]
+    assert (inputs.root, inputs.paths) == (images, ["class1/003.jpg", "class0/001.jpg"])
+    assert inputs.lines.tolist() == [1, 2]
+
+
+def test_a_list_inside_a_hidden_folder_is_packed(tmp_path: Path, feed: Feed) -> None:
+    images = touch(tmp_path / ".photos", "a/1.jpg", "b/2.jpg", ".cache/3.jpg")
+    feed(lines(listed(images)))
+    assert scan("-")[""].paths == ["a/1.jpg", "b/2.jpg"]
+
+
+ODD = [b"a b.jpg", b"two\nlines.jpg", b"\xff\xfe.jpg", "ü.jpg".encode(), b"tab\t.jpg", b"-.jpg"]
+
+
+def test_odd_names_survive_nul_separated(tmp_path: Path, feed: Feed) -> None:
+    (tmp_path / "images").mkdir()
+    for number, name in enumerate(ODD):
+        photo(40, 40, number).save(tmp_path / "good.jpg")
+        os.rename(tmp_path / "good.jpg", os.fsencode(tmp_path / "images") + b"/" + name)
+    gone = b"\xff\ngone.jpg"
+    feed(b"\0".join(os.fsencode(tmp_path / "images") + b"/" + name for name in [*ODD, gone]))
+    report = pack("-0", tmp_path / "out", size=32, max_rejects=1)
+    assert (report.rows, report.rejected, report.reject_lines) == (6, 1, {"there is no such file": [7]})
+    assert [os.fsencode(path) for path, _ in MemmapDataset(tmp_path / "out").samples] == ODD
+    (reject,) = read_json_lines(tmp_path / "out/rejected.jsonl")
+    assert (os.fsencode(reject["path"]), reject["line"]) == (gone, 7)
+
+
+@pytest.mark.parametrize(
+    ("images", "data", "text"),
+    [
+        ("-", b"", "no path of an image came on standard input. Expected one a line"),
+        ("-", b"a.jpg\n\nb.jpg\n", "line 2 of standard input has '' as path. Expected the path of an image"),
+        ("-0", b"a.jpg\0\0", "line 2 of standard input has ''"),
+        ("-", b"a.jpg\nb\0c.jpg\n", r"line 2 of standard input has 'b\\x00c.jpg' as path"),
+        (
+            "-",
+            b"img/t0.jpg 0\nimg/t1.jpg 1\n",
+            r"taken for paths, and 'img/t0\.jpg 0' is none: it looks like the path 'img/t0\.jpg' and a label\. Give labels in a"
+            r" \.csv file whose first line is path,label",
+        ),
+    ],
+)
+def test_a_wrong_line_is_named(images: str, data: bytes, text: str, feed: Feed) -> None:
+    feed(data)
+    with pytest.raises(ScanError, match=text):
+        scan(images)
+
+
+def test_a_path_outside_of_the_root_is_named(images: Path, feed: Feed) -> None:
+    feed(lines(listed(images)))
+    with pytest.raises(ScanError, match=r"line 1 of .* names .*class0/000.jpg', which is not in root=.*class2'"):
+        scan("-", options=PackOptions(root=str(images / "class2")))
+
+
+def test_paths_through_a_link_and_back_mean_what_the_system_means(tmp_path: Path, feed: Feed) -> None:
+    (tmp_path / "far/b").mkdir(parents=True)
+    photo(40, 40, 0).save(tmp_path / "far/x.jpg")
+    (tmp_path / "link").symlink_to(tmp_path / "far/b")
+    feed(lines([str(tmp_path / "link/../x.jpg")]))  # far/x.jpg, not x.jpg
+    assert scan("-")[""].root == tmp_path / "far"
+
+
+def test_a_table_whose_images_are_elsewhere_is_referred_to_root(tmp_path: Path) -> None:
+    make_tree(tmp_path / "images", classes=2, each=1)
+    (tmp_path / "list.csv").write_text("path\nclass0/000.jpg\nclass1/000.jpg\n")
+    with pytest.raises(PackError, match=r"no such file\. If its paths start in another folder, name that by root\.$"):
+        pack(tmp_path / "list.csv", tmp_path / "out", size=8, workers=1)
+    assert pack(tmp_path / "list.csv", tmp_path / "out", size=8, workers=1, root=tmp_path / "images").rows == 2
+    (tmp_path / "one.csv").write_text("path\nclass0/000.jpg\n")
+    with pytest.raises(PackError, match="class0 is gone; .* correct the paths, or name by root the folder"):
+        pack(tmp_path / "one.csv", tmp_path / "one", size=8, workers=1)
+
+
+@pytest.mark.parametrize(
+    "options", [{"root": "x"}, {"path_column": "x"}, {"target_column": "x"}, {"label_separator": ";"}]
+)
+def test_options_of_another_kind_of_images_are_refused(options: dict[str, str], images: Path) -> None:
+    with pytest.raises(OptionsError, match=f"{next(iter(options))} does not belong to .*, which is a folder"):
+        scan(images, options=PackOptions(**options))
+
+
+def test_a_standard_input_that_does_not_wait_is_read_to_its_end(tmp_path: Path) -> None:
+    """As a program leaves it that reads its own without waiting, such as Node."""
+    images = make_tree(tmp_path / "images", each=4)
+    names = [f"{path}\n".encode() for path in sorted(images.rglob("*.jpg"))]
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    command = subprocess.Popen(
+        [*PACK, "-", str(tmp_path / "out"), "--size", "16", "--json"], stdin=reading, stdout=subprocess.PIPE, text=True
+    )
+    os.close(reading)
+    for half in (names[:6], names[6:]):
+        time.sleep(0.5)  # the command finds the pipe empty meanwhile
+        os.write(writing, b"".join(half))
+    os.close(writing)
+    output, _ = command.communicate(timeout=300)
+    assert (command.returncode, json.loads(output)["rows"]) == (0, 12)
