@@ -25,6 +25,7 @@ class CenterCrop(ViewTransform):
         ValueError: size is not 1 or more pixels.
 
     Examples:
+        >>> import torch
         >>> from pixpack import MemmapDataset
         >>> batch = MemmapDataset(store_path, as_tuple=False)[[7, 8]]
         >>> torch.equal(CenterCrop(28)(batch).images, batch.images[..., 2:30, 2:30])
