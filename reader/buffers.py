@@ -38,9 +38,9 @@ class _Loan(weakref.ref[npt.NDArray[np.uint8]]):
 class BufferPool:
     """Buffers, leased and recycled; pinned ones for copies to or from a CUDA device, where one is given.
 
-    Each has the size that is asked for, or up to a fourth more: most leases of about one size then find an idle buffer, and
-    nobody writes to the rest, so that it takes no memory. `lease` never waits: when all are in use, it allocates one more.
-    Thread-safe.
+    Each has the size that is asked for, or up to a fourth more, so that most leases of about one size find an idle buffer; where
+    none is, a larger idle one serves. Nobody writes to the rest, so that it takes no memory. `lease` never waits: when all are
+    in use, it allocates one more. Thread-safe.
 
     Args:
         keep, keep_bytes: idle buffers of each size that stay: so many, and as many more as have so many bytes.
@@ -62,14 +62,18 @@ class BufferPool:
         # 4 to 8 times a power of two
         step = 1 << max(0, max(1, size_bytes - 1).bit_length() - 3)
         room = -(-size_bytes // step) * step
-        if (idle := self._idle.get(room)) is None:
-            idle = self._idle.setdefault(room, deque(maxlen=self._keep + self._keep_bytes // max(1, room)))
-        memory = None
-        # no check first: other threads may take the last one; no allocation inside except, whose error would mention the first
-        with contextlib.suppress(IndexError):
-            memory = idle.pop().memory
-        if memory is None:
-            memory = self._allocate(room)
+        all_idle = self._idle
+        own = all_idle.get(room)
+        if own is None:
+            own = all_idle[room] = deque(maxlen=self._keep + self._keep_bytes // max(1, room))
+        # the short last batch of an epoch takes a whole one's
+        for idle in (own, *(all_idle[size] for size in sorted(all_idle) if size > room)):
+            # no check first: other threads may take the last one
+            with contextlib.suppress(IndexError):
+                memory = idle.pop().memory
+                break
+        else:
+            idle, memory = own, self._allocate(room)
         lease = np.ndarray((size_bytes,), np.uint8, buffer=memory)
         # Only compiled code runs when a lease is collected: a Ctrl-C that comes in a callback of Python's, as weakref.finalize
         # is, is lost. The callback does not refer to the pool: leases that outlive their pool free their memory.

@@ -297,6 +297,13 @@ def test_a_large_lease_among_small_ones_costs_no_further_buffer() -> None:
     assert pool.allocated == first <= 2 * 20 + 1
 
 
+def test_a_short_last_batch_takes_the_idle_buffer_of_a_whole_one() -> None:
+    pool = BufferPool(keep=2)
+    for size in (256_000, 160_000, 256_000, 160_000, 1):
+        assert len(pool.lease(size)) == size
+    assert pool.allocated == 1
+
+
 def test_an_interrupt_while_memory_is_allocated_speaks_of_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
