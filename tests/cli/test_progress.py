@@ -59,8 +59,8 @@ def test_what_is_closed_silenced_or_no_terminal_gets_nothing(
 @pytest.mark.parametrize(
     ("arguments", "stages"),
     [
-        (["-", "OUT", "--size", "8"], "list locate label allocate pack seal"),
-        (["plan", "-", "--size", "8"], "list locate label sizes"),
+        (["-", "OUT", "--size", "8"], "list locate allocate pack seal"),
+        (["plan", "-", "--size", "8"], "list locate sizes"),
         (["IMAGES", "OUT"], "list sizes"),
         (["IMAGES", "OUT", "--fit", "none"], "list sizes allocate pack seal"),
         (["IMAGES", "STORE", "--size", "16"], "list check"),

@@ -133,6 +133,7 @@ def test_rows_of_stores_that_are_merged_or_joined_keep_their_class_by_name(lists
 def test_splits_of_other_classes_are_refused_as_one_dataset_and_as_a_class_list(
     lists: str, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (tmp_path / "out").mkdir()
     for split, classes in zip(("train", "val"), LISTS[lists], strict=True):
         store_with(classes, tmp_path / "out" / split)
     for split in ("train", "val"):

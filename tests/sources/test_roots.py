@@ -511,6 +511,7 @@ def test_an_empty_mount_point_is_a_source_that_is_away_also_of_splits_parts_and_
     images: Path, tmp_path: Path
 ) -> None:
     splits, out, away = tmp_path / "splits", tmp_path / "out", tmp_path / "away"
+    out.mkdir()
     for split in ("train", "val"):
         shutil.copytree(images, splits / split)
     stop = {"workers": 1, "progress": interrupt_after(4)}

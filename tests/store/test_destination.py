@@ -261,16 +261,16 @@ def test_merged_splits_replace_others_together(splits: Path, tmp_path: Path) -> 
 def test_a_merge_that_fails_in_one_split_leaves_all_of_them(
     splits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, more, made = tmp_path / "out", tmp_path / "more", copy_rows._made
+    out, more, made = tmp_path / "out", tmp_path / "more", copy_rows._copied
     pack(splits, more, size=32)
     before = store_bytes(out)
 
-    def failing(plan: Any, making: Any, *given: Any) -> Any:
+    def failing(plan: Any, making: Any) -> Any:
         if making.folder.name == "val":
             raise OSError(5, "Input/output error", str(making.folder))
-        return made(plan, making, *given)
+        return made(plan, making)
 
-    monkeypatch.setattr(copy_rows, "_made", failing)
+    monkeypatch.setattr(copy_rows, "_copied", failing)
     with pytest.raises(PackError, match="Input/output error"):
         merge([out, more], out, overwrite=True)
     assert store_bytes(out) == before

@@ -426,7 +426,7 @@ def is_same_crop(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.equal(one, other) if one.device.type == "cpu" else bool((one.int() - other.int()).abs().max() <= 1)
 
 
-@pytest.mark.parametrize("transform", [RandomCrop(8), RandomRotation(9)], ids=lambda t: type(t).__name__)
+@pytest.mark.parametrize("transform", [RandomCrop(8), RandomRotation(9), Pad(3)], ids=lambda t: type(t).__name__)
 def test_other_transforms_take_images_of_their_own_sizes(ragged_store: Path, transform: Any) -> None:
     batch = MemmapDataset(ragged_store, as_tuple=False)[[1, 2]]
     made = transform(batch)
@@ -437,9 +437,9 @@ def test_other_transforms_take_images_of_their_own_sizes(ragged_store: Path, tra
         assert torch.equal(made.images[n], transform(row).images[0])
 
 
-def test_padding_of_their_own_sizes_asks_for_a_crop_first(ragged_store: Path) -> None:
-    with pytest.raises(ValueError, match="sizes of their own: let RandomResizedCrop or ResizeCenterCrop come first"):
-        Pad(3)(MemmapDataset(ragged_store, as_tuple=False)[[1, 2]])
+def test_padding_that_repeats_images_of_their_own_sizes_is_refused(ragged_store: Path) -> None:
+    with pytest.raises(ValueError, match='images have sizes of their own. Take "constant" for these'):
+        Pad(3, padding_mode="edge")(MemmapDataset(ragged_store, as_tuple=False)[[1, 2]])
 
 
 # -- ResizeCenterCrop
