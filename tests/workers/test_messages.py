@@ -139,7 +139,7 @@ def test_workers_that_end_without_getting_anything_done_are_given_up(point: str,
 
 
 def test_a_worker_that_waits_for_its_place_may_wait_longer_than_the_timeout(tmp_path: Path, tune: Tune) -> None:
-    tune(worker_seconds=0.3)
+    tune(worker_seconds=1.5)
 
     @dataclass(frozen=True)
     class Slow(FakeJob):
@@ -149,7 +149,7 @@ def test_a_worker_that_waits_for_its_place_may_wait_longer_than_the_timeout(tmp_
 
             def slowly(task: Task) -> Result:
                 if task.block == 0:
-                    for _ in range(10):
+                    for _ in range(30):
                         worker._marks.mark(0)
                         signal.sigtimedwait((), 0.1)
                 return decode(task)
