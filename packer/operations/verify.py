@@ -164,7 +164,7 @@ def _implied(manifest: Manifest) -> dict[str, Callable[[Sample], bytes]]:
     if manifest.target_kind == "class":
         implied[_TARGETS] = lambda sample: struct.pack("<q", sample.target)
     else:
-        code = f"<{manifest.target_count}{'f' if manifest.target_kind == 'regression' else 'B'}"
+        code = f"<{manifest.target_count}f"
         implied[_TARGETS] = lambda sample: struct.pack(code, *sample.target)
     if manifest.options.get("fit") in ("pad", "inside"):
         geometry = Geometry.recorded(manifest)
