@@ -31,8 +31,8 @@ def test_an_unknown_option_and_one_that_is_given_by_position_are_refused(tmp_pat
 
 
 def test_options_may_be_given_in_several_forms() -> None:
-    given = PackOptions(size="8x9", missing="?", max_rejects=3, root=Path("a"), progress=print)
-    assert given == PackOptions(size=(8, 9), missing=("?",), max_rejects="3", root="a")
+    given = PackOptions(size="8x9", max_rejects=3, root=Path("a"), progress=print)
+    assert given == PackOptions(size=(8, 9), max_rejects="3", root="a")
     assert RowOptions.among(given) == RowOptions(size=(8, 9))
     assert RowOptions.among({"size": [8, 9], "shuffle": 3}) == RowOptions(size=(8, 9))
 

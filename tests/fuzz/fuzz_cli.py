@@ -34,7 +34,6 @@ import click
 
 from packer.cli.app import cli, run
 from scripts import ROOT
-from tests.crash.runs import files as digests
 from tests.fuzz._cli_values import Values, make_inputs
 
 _MOST_SECONDS = 120
@@ -142,6 +141,11 @@ def main() -> int:
     result = {"benchmark": "fuzz_cli", "seed": options.seed} | dict(sorted(counts.items()))
     print(json.dumps(result | {"failed": failures, "seconds": round(time.monotonic() - started)}))
     return 1 if failures else 0
+
+
+def digests(folder: Path) -> dict[str, bytes]:
+    """Read every file below a folder: relative path -> bytes."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def documented_codes() -> set[int]:

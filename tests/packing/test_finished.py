@@ -288,7 +288,7 @@ def test_an_image_that_ended_its_worker_is_tried_by_a_worker_again(images: Path,
 def _list_of_labels(images: Path, path: Path) -> Path:
     names = sorted(str(image.relative_to(images)) for image in images.rglob("*.jpg"))
     rows = [f"{name},l{n % 3},b{n % 2}" for n, name in enumerate(names)]
-    rows[3] = f"{names[3]},?,?"
+    rows[3] = f"{names[3]},,"
     path.write_text("\n".join(["path,label,breed", *rows, ""]))
     return path
 
@@ -297,7 +297,6 @@ def _list_of_labels(images: Path, path: Path) -> Path:
     ("option", "named"),
     [
         ("classes", r"with classes, now without"),
-        ("missing", r"with missing=\['\?'\], now without"),
         ("target_column", "target_column='breed', now target_column='label'"),
         ("root", "with root, now without"),
     ],
@@ -306,9 +305,9 @@ def test_a_forgotten_option_of_labels_is_named(
     images: Path, tmp_path: Path, option: str, named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, out = _list_of_labels(images, images / "list.csv"), tmp_path / "out"
-    (tmp_path / "classes.txt").write_text("b1\nl2\nb0\nl1\nl0\n?\n")
+    (tmp_path / "classes.txt").write_text("b1\nl2\nb0\nl1\nl0\n")
     given = {"size": 32, "root": images, "classes": str(tmp_path / "classes.txt")}
-    given |= {"missing": ["?"], "target_column": "breed"}
+    given |= {"target_column": "breed"}
     interrupted(pack, path, tmp_path / "begun", workers=1, inputs=4, **given)
     pack(path, out, **given)
     fewer = {name: value for name, value in given.items() if name != option}

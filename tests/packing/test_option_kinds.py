@@ -21,7 +21,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"crop_fraction": "1"}, "crop_fraction is '1', expected a number."),
     ({"fit": 3}, "fit is 3, expected text."),
     ({"compress": 1}, "compress is 1, expected True, False, zstd, or jpeg: and a quality."),
-    ({"missing": 3}, "missing is 3, expected text or a path."),
     ({"boxes": 3}, "boxes is 3, expected text or a path."),
     ({"progress": 3}, "progress is 3, expected a function that takes a Progress."),
 ]

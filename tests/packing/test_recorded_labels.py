@@ -267,15 +267,6 @@ def test_a_class_between_those_of_boxes_is_refused(images: Path, tmp_path: Path)
     refused(images, tmp_path / "out", r"classes would have other numbers .*new: first", boxes=path)
 
 
-def test_classes_of_a_further_target_keep_their_numbers_too(images: Path, tmp_path: Path) -> None:
-    out, path = tmp_path / "out", listed(images, tmp_path / "list.csv")
-    pack(path, out, size=32, root=images, target_column="label,breed")
-    listed(images, path, change=lambda name: {"breed": "abee"} if name == "class0/003.jpg" else {})
-    refused(path, out, r"^classes of breed would have other numbers than in .*breed0 was 0, now 1", root=images)
-    listed(images, path)
-    assert update(path, out, root=images).kept == 24
-
-
 def test_targets_of_another_kind_are_refused(images: Path, tmp_path: Path) -> None:
     out, path = tmp_path / "out", tmp_path / "list.csv"
     listed(images, path, "path,label", change=lambda name: {"label": name[-5]})
