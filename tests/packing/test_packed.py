@@ -248,13 +248,14 @@ def progress(progress):
     # the other rank, which could pack all before the launcher ends it
     if is_killed == "yes" and killed.exists() and not is_second:
         time.sleep(60)
-    # the rank that packs kills itself in the middle, once
+    # the rank that packs kills itself in the middle, once: what is done is committed a little later, and further only as
+    # this returns
     if is_killed == "yes" and progress.stage == "pack" and progress.done >= 4 and not killed.exists():
-        # once the journal has its header and two blocks of two images: what is done is committed a little later
-        while Path(f"{out}.packing/.packing/journal").read_bytes().count(b"\\n") < 3:
-            time.sleep(0.01)
-        killed.write_text(str(progress.done))
-        os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.05)
+        # the journal has its header and two blocks of two images
+        if Path(f"{out}.packing/.packing/journal").read_bytes().count(b"\\n") >= 3:
+            killed.write_text(str(progress.done))
+            os.kill(os.getpid(), signal.SIGKILL)
     if progress.stage == "pack":
         with open(Path(work, f"packed-{attempt}-{rank}"), "a") as log:
             log.write(f"{progress.done}\\n")
