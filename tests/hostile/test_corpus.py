@@ -21,8 +21,8 @@ import pytest
 from conftest import PACK, SHARED, photo
 
 from packer.errors import DecodeError
-from packer.options import MAX_PIXELS
 from packer.inputs.names import is_image
+from packer.options import MAX_PIXELS
 from packer.pixels.decode import Decoder
 from packer.pixels.geometry import Geometry
 from packer.sources.local import LocalSource
