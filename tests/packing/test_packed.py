@@ -326,33 +326,6 @@ def check_ranks(images: Path, work: Path) -> None:
 # -- what is shown
 
 
-def show_waiting(pipe: Connection, images: Path, out: Path, log: Path) -> None:
-    """Wait for another process, with the progress of a log in a file; say so once a line is there."""
-    with open(log, "w") as stream:
-        sys.stderr = stream
-        pixpack.packed(images, out, **OPTIONS)
-    pipe.send("done")
-
-
-def test_a_log_has_few_lines_of_a_long_wait(images: Path, tmp_path: Path, small_blocks: None) -> None:
-    out, log = tmp_path / "out", tmp_path / "log"
-    packing = Child(pack_until_killed, images, out)
-    packing.received()
-    waiting = Child(show_waiting, images, out, log)
-    deadline = time.monotonic() + 60
-    while not (log.exists() and "wait" in log.read_text()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    time.sleep(4)
-    lines = log.read_text().splitlines()
-    packing.kill()
-    assert waiting.received() == "done"
-    assert len(lines) == 2
-    assert lines[0] == "found 24 images, 3 classes"
-    assert re.fullmatch(
-        rf"wait, {re.escape(str(out))} is being packed by process {packing.process.pid} on .+", lines[1]
-    )
-
-
 @pytest.mark.parametrize("replaces", [False, True])
 def test_too_many_rejects_name_the_command_that_packs_what_was_repaired(
     replaces: bool, images: Path, tmp_path: Path
