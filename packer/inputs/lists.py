@@ -101,33 +101,41 @@ def located(names: Paths, starts: Sequence[Path], options: InputOptions, where: 
         raise ScanError(f"{Option('root', options.root)} is not a folder.")
     starts = [*starts[:-1], Path(root)]
     for start in starts:
-        absolute, folders = _absolute(names, start, options.extension or "")
+        folders = _folders(names, start)
         inside = os.path.join(root, "")
-        if all(folder.startswith(inside) for folder in folders):
+        if all(folder.startswith(inside) for folder in folders.values()):
             break
     else:
         if options.root is not None:
-            outside = next(number for number, path in enumerate(absolute) if not path.startswith(inside))
+            outside = next(i for i, name in enumerate(names) if not folders[_folder_of(name)].startswith(inside))
             raise ScanError(
                 f"{where(outside)} names {names[outside]!r}, which is not in {Option('root', options.root)}. Give a folder that"
                 " holds all images."
             )
-        inside = os.path.join(os.path.commonpath([min(folders), max(folders)]), "")
-    paths = Paths(path[len(inside) :] for path in absolute)
+        inside = os.path.join(os.path.commonpath([min(folders.values()), max(folders.values())]), "")
+    below = {key: folder[len(inside) :] for key, folder in folders.items()}
+    paths = Paths(f"{below[_folder_of(name)]}{_file_of(name, options.extension or '')}" for name in names)
     return Inputs(Path(inside), paths=paths, targets=Column("int64", values=array("q", [-1]) * len(paths)))
 
 
-def _absolute(names: Paths, start: Path, extension: str) -> tuple[Paths, set[str]]:
-    """Make paths absolute and plain; returns them, and the folders that they are in, with a slash behind each."""
-    known, found = dict[str, str](), Paths()
-    for path in followed("locate", names, len(names)):
-        head, _, name = path.rpartition("/")
+def _folders(names: Paths, start: Path) -> dict[str, str]:
+    """Make the folders of paths absolute and plain, a slash behind each: folder as the list has it -> that."""
+    found = dict[str, str]()
+    for name in followed("locate", names, len(names)):
         # files of one folder become plain alike: plain_path takes longer than all else
-        key = head + "/" if path.startswith("/") else head
-        if (folder := known.get(key)) is None:
-            folder = known[key] = os.path.join(plain_path(os.path.join(start, key)), "")
-        found.append(folder + (name if name.endswith(extension) else name + extension))
-    return found, {*known.values()}
+        if (folder := _folder_of(name)) not in found:
+            found[folder] = os.path.join(plain_path(os.path.join(start, folder)), "")
+    return found
+
+
+def _folder_of(name: str) -> str:
+    head = name.rpartition("/")[0]
+    return head + "/" if name.startswith("/") else head
+
+
+def _file_of(name: str, extension: str) -> str:
+    file = name.rpartition("/")[2]
+    return file if file.endswith(extension) else file + extension
 
 
 def _read(sieve: Sieve, is_nul: bool) -> bytes:
