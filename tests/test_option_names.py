@@ -89,7 +89,7 @@ def test_every_function_names_arguments(tmp_path: Path) -> None:
             "size gives all rows one size, fit='none' leaves each its own.",
         ),
         (lambda: pack(images, out, crop_fraction=2.0), "crop_fraction is 2.0, expected 0.05 to 1."),
-        (lambda: pack(images, out, size=8, classes=tmp_path / "none"), f"{tmp_path}/none cannot be read"),
+        (lambda: pack(images, out, size=8, classes=tmp_path / "none"), f"classes='{tmp_path}/none' cannot be read"),
         (lambda: pack(images, out, size=8, root="a"), "root does not belong to"),
         (lambda: update(images, out, max_rejects="x"), "max_rejects is 'x', expected a count"),
         (lambda: merge([out, other], out), "overwrite=True"),

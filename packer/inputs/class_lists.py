@@ -50,7 +50,9 @@ def load_classes(source: str) -> tuple[str, ...]:
         if isinstance(e, OSError):
             NOWHERE.check(source, e)
         why = getattr(e, "strerror", None) or e
-        raise ScanError(f"{source} cannot be read ({why}). Expected a store, or a file with one class a line.") from e
+        raise ScanError(
+            f"{Option('classes', source)} cannot be read ({why}). Expected a store, or a file with one class a line."
+        ) from e
     return checked_names(names, source)
 
 

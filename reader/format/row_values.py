@@ -35,8 +35,8 @@ class RowValues:
         """
         for name, (what, least, most) in self._ranges.items():
             values = columns[name]
-            if values.size and (values.min() < least or values.max() > most):
-                position = _first((values < least) | (values > most))
+            if values.size and not (values.min() >= least and values.max() <= most):
+                position = _first(~((values >= least) & (values <= most)))
                 return position, f"{what} is {_listed(values[position])}, expected {least} to {most}"
         if self._has_content:
             return self._wrong_content(columns["content"])
@@ -59,8 +59,8 @@ class RowValues:
     def check_targets(self, where: str, start: int, targets: Array) -> None:
         """Check the targets of the rows from start on alone; raises StoreError as `check`."""
         what, least, most = self._ranges.get("targets", ("", 0, 0))
-        if what and targets.size and (targets.min() < least or targets.max() > most):
-            position = _first((targets < least) | (targets > most))
+        if what and targets.size and not (targets.min() >= least and targets.max() <= most):
+            position = _first(~((targets >= least) & (targets <= most)))
             raise _error(where, start + position, f"{what} is {_listed(targets[position])}, expected {least} to {most}")
 
     def _wrong_content(self, content: Array) -> tuple[int, str] | None:

@@ -333,6 +333,7 @@ _TABLE: dict[str, list[tuple[str, str, Any, str]]] = {
         ("pad", "targets.memmap/q/5", 1 << 62, "row 5: its target is 4611686018427387904"),
         ("pad", "targets.memmap/q/5", 0, "row 5: the target is not the one in samples.jsonl"),
         ("multi-hot", "targets.memmap/f/5", 7, "row 1: its target is [7.0, "),
+        ("multi-hot", "targets.memmap/f/5", float("nan"), "row 1: its target is [nan, "),
         ("pad", "content.memmap/i/6", 25, "row 1: its content is [0, 9, 25, 31]"),
         ("pad", "content.memmap/i/4", -1, "row 1: its content is [-1"),
         ("pad", "content.memmap/i/6", 0, "row 1: its content is [0, 9, 0"),
