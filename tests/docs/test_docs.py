@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_tree
+from conftest import make_tree, torchvision_or_skip
 
 import packer
 import pixpack
@@ -98,6 +98,8 @@ def run(code: str, names: dict[str, Any]) -> None:
     if "s3://" in code:
         return
     for library in re.findall(r"(?m)^ *(?:import|from) (\w+)", code):
+        if library in ("torchvision", "timm"):
+            torchvision_or_skip()
         pytest.importorskip(library)
     exec(compiled, names)
 
