@@ -14,7 +14,6 @@ _PARTS = (
     "neon",
     "picture",
     "pixel_steps",
-    "predictor",
     "reads",
     "resample",
     "threads",

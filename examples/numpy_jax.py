@@ -60,9 +60,8 @@ def open_store(out: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
     if hashlib.sha256(text[:-90]).hexdigest() != text[-68:-4].decode("ascii", "replace"):
         raise ValueError(f"{out / 'manifest.json'} is damaged: its digest is another. Copy the store again.")
     manifest = json.loads(text)
-    if manifest["version"][0] != 1 or manifest["reader_features"]:
-        found = f"{manifest['version']} with {manifest['reader_features']}"
-        raise ValueError(f"{out} is of format {found}, expected plain 1.")
+    if manifest["version"] != [1, 0] or manifest["own_sizes"] or manifest["jpeg"]:
+        raise ValueError(f"{out} is of another format, or its rows are JPEGs or have sizes of their own.")
     for path, file in manifest["files"].items():
         if (out / path).stat().st_size != file["size_bytes"]:
             raise ValueError(f"{out / path} is not {file['size_bytes']} bytes. Copy the store again.")

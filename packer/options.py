@@ -15,8 +15,6 @@ from packer import values
 from packer.errors import OptionsError
 from packer.option_names import Option, written
 from packer.report import Progress
-from reader.format.row_kinds import RowKind, row_kind
-from reader.format.tensors import ZSTD
 
 _Group = TypeVar("_Group", bound="_Options")
 
@@ -126,11 +124,6 @@ class ShapeOptions(_Options):
         return self.fit == "none"
 
     @property
-    def row_kind(self) -> RowKind:
-        """What follows from whether rows have one size."""
-        return row_kind(has_own_sizes=self.has_own_sizes)
-
-    @property
     def least_sides(self) -> tuple[int, int] | None:
         """Height and width that every row has at least; None: all have the size of all images, which is yet to be found."""
         return (1, 1) if self.has_own_sizes else self.sides
@@ -144,15 +137,14 @@ class RowOptions(ShapeOptions):
         exact: never decode JPEGs at a reduced size first.
         requantize: ffmpeg's -q:v, 2 (best) to 31: pack what JPEGs would decode to after it.
         max_size: with fit "none", the most pixels of a row's longer side; "short:256": of its shorter side; None: any.
-        compress: store each row compressed with zstd, without loss; "jpeg:95": as a JPEG of this
-            quality, 1 to 100, with some loss.
+        compress: keep each row as a JPEG of this quality, 1 to 100, which loses some; None or 0: raw.
         bit_depth: over how many bits the values of 16-bit gray files are spread.
     """
 
     exact: bool = False
     requantize: int | None = None
     max_size: int | str | None = None
-    compress: bool | str = False
+    compress: int | None = None
     bit_depth: int = 16
 
     def __post_init__(self) -> None:
@@ -161,11 +153,7 @@ class RowOptions(ShapeOptions):
             raise OptionsError(f"{Option('bit_depth')} is {self.bit_depth!r}, expected 8 to 16 bits.")
         values.check_max_size(self.max_size, self.fit, _MAX_SIDE)
         values.check_quality(Option("requantize"), self.requantize)
-
-    @property
-    def form(self) -> str:
-        """How rows are kept, as the manifest records it: "" (raw), "zstd" or "jpeg:95"."""
-        return self.compress if isinstance(self.compress, str) else ZSTD if self.compress else ""
+        values.check_jpeg_quality(self.compress)
 
     @property
     def is_exact(self) -> bool:
@@ -287,7 +275,8 @@ class PackOptions(OutputOptions, WorkerOptions, InputOptions, RowOptions):
         values.check_one_of("engine", self.engine, ENGINES)
         if self.engine == "ray" and self.overwrite:
             raise OptionsError(f"{Option('engine', 'ray')} replaces no store: remove OUT, or choose another one.")
-        values.check_form(self.form, self.channels, has_masks=self.masks is not None, has_mask_file=self.has_mask_file)
+        if self.compress:
+            values.check_jpeg_rows(self.compress, self.channels, has_masks=self.masks is not None)
         if self.part is None and self.engine == "local":
             return
         match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", str(self.part))
@@ -319,7 +308,7 @@ class PackOptions(OutputOptions, WorkerOptions, InputOptions, RowOptions):
         optional |= {} if self.bit_depth == 16 else {"bit_depth": self.bit_depth}
         optional |= {} if self.mask_values is None else {"mask_values": [*map(int, self.mask_values)]}
         optional |= {"max_size": values.recorded_limit(self.max_size)} if self.has_own_sizes else {}
-        optional |= {"compress": self.form} if self.form else {}
+        optional |= {"compress": self.compress} if self.compress else {}
         return {
             "size": None if self.sides is None else list(self.sides),
             "fit": self.fit,
@@ -354,7 +343,6 @@ class PackOptions(OutputOptions, WorkerOptions, InputOptions, RowOptions):
 
 _PARSED: dict[str, Callable[[Any], object]] = {
     "size": values.parsed_size,
-    "compress": values.row_form,
     "root": values.path_text,
     "boxes": values.path_text,
     "masks": values.path_text,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from reader.format.row_kinds import RowKind, row_kind
-
 
 @dataclass(frozen=True)
 class Progress:
@@ -98,8 +96,3 @@ class PackReport:
     splits: dict[str, PackReport] = field(default_factory=dict)
     part: str = ""
     is_in_place: bool = True
-
-    @property
-    def row_kind(self) -> RowKind:
-        """What follows from whether rows have one size."""
-        return row_kind(has_own_sizes=self.has_own_sizes)

@@ -13,7 +13,6 @@ from typing import SupportsIndex
 from packer.errors import OptionsError
 from packer.option_names import Option
 from reader.format.filesystem import absolute_path, user_path
-from reader.format.tensors import JPEG, ZSTD, jpeg_quality
 from reader.format.urls import is_url
 
 _KINDS = {bool: "True or False", int: "an integer", float: "a number", str: "text", type(None): "None"}
@@ -126,25 +125,10 @@ def check_quality(option: Option, quality: int | None) -> None:
         raise OptionsError(f"{option} is {quality!r}, expected 2 (best) to 31 (smallest), as ffmpeg's -q:v.")
 
 
-def row_form(value: bool | str | None) -> bool | str:
-    """Bring a value of --compress to one: False: raw rows; True: zstd; or "jpeg:95".
-
-    Example:
-        >>> row_form("zstd"), row_form("jpeg:095")
-        (True, 'jpeg:95')
-    """
-    if value is None or isinstance(value, bool) or value == ZSTD:
-        return bool(value)
-    if not isinstance(value, str):
-        raise OptionsError(
-            f"{Option('compress')} is {value!r}, expected True, False, {ZSTD}, or {JPEG}: and a quality."
-        )
-    match = re.fullmatch(rf"{JPEG}:(\d{{1,3}})", value)
-    if not match or not 1 <= int(match[1]) <= 100:
-        raise OptionsError(
-            f"{Option('compress')} is {value!r}, expected {ZSTD}, or {JPEG}: and a quality from 1 to 100, such as {JPEG}:95."
-        )
-    return f"{JPEG}:{int(match[1])}"
+def check_jpeg_quality(quality: int | None) -> None:
+    """Refuse a value of --compress that is no quality of a JPEG; None is none."""
+    if quality is not None and (type(quality) is not int or not 0 <= quality <= 100):
+        raise OptionsError(f"{Option('compress')} is {quality!r}, expected the quality of JPEGs, 1 to 100, such as 90.")
 
 
 def mask_values(values: str | Iterable[SupportsIndex] | None) -> tuple[int, ...] | None:
@@ -168,21 +152,16 @@ def mask_values(values: str | Iterable[SupportsIndex] | None) -> tuple[int, ...]
     return found
 
 
-def check_form(form: str, channels: str, *, has_masks: bool, has_mask_file: bool) -> None:
-    """Refuse what rows in a form cannot hold, or do not yet."""
-    if jpeg_quality(form) and channels == "rgba":
+def check_jpeg_rows(quality: int, channels: str, *, has_masks: bool) -> None:
+    """Refuse what rows that are JPEGs of this quality cannot hold."""
+    if channels == "rgba":
         raise OptionsError(
-            f"{Option('compress', form)} takes {Option('channels')} rgb or gray, as a JPEG has no alpha."
+            f"{Option('compress', quality)} takes {Option('channels')} rgb or gray, as a JPEG has no alpha."
         )
-    if jpeg_quality(form) and has_masks:
+    if has_masks:
         raise OptionsError(
-            f"{Option('compress', form)} does not go with {Option('masks')}, which a JPEG would change. Leave one of them"
-            f" out, or give {Option('compress')} zstd and {Option('fit', 'none')}, which lose nothing."
-        )
-    if form and has_mask_file:
-        raise OptionsError(
-            f"{Option('compress')} takes {Option('masks')} with {Option('fit', 'none')} alone. Leave one of them out, or"
-            f" {Option('size')}."
+            f"{Option('compress', quality)} does not go with {Option('masks')}, which a JPEG would change. Leave one of them"
+            " out."
         )
 
 

@@ -48,7 +48,7 @@ def measure(path: str | os.PathLike[str], *, batch_size: int = 256, seconds: flo
     whole = MemmapDataset(path, as_tuple=False)
     data = whole.subset(slice(max(1, _MOST_BYTES // whole.manifest.row_bytes)))
     batch_size = min(batch_size, len(data))
-    limit = {} if data.manifest.compression else {"copying rows": _copies(data, batch_size)}
+    limit = {} if data.manifest.jpeg else {"copying rows": _copies(data, batch_size)}
     rows = _endless(MemmapLoader(data, batch_size, shuffle="full", seed=0, as_tuple=False))
     others = {"MemmapLoader": rows, "DataLoader": _endless(DataLoader(data, batch_size, shuffle=True))}
     ways, found = limit | others, dict[str, float]()

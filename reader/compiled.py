@@ -1,6 +1,6 @@
 """Calls the compiled part, where it is built: it copies, crops and augments batches.
 
-`jpeg_frames` and `predictor` call it too. Knows its tables: of crops, of the steps of augmentation, of floats. Draws no number.
+`jpeg_frames` calls it too. Knows its tables: of crops, of the steps of augmentation, of floats. Draws no number.
 """
 
 from __future__ import annotations

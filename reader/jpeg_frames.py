@@ -1,7 +1,7 @@
-"""A row as a JPEG, both ways: what is kept of it, what of that is believed, and the one module of the reader that knows libjpeg.
+"""Decode the frame of a row, a JPEG and its crc32: the one module of the reader that knows libjpeg.
 
-Pillow encodes, with the same settings everywhere. The compiled part decodes, where it is built, else Pillow: without
-subsampling the exact inverse DCT, which is the default of both, makes the same pixels. Where a row is in a store it never knows.
+The compiled part decodes, where it is built, else Pillow: without subsampling the exact inverse DCT, which is the default of
+both, makes the same pixels. No frame is believed: it has to decode to exactly the row. Knows no store.
 """
 
 from __future__ import annotations
@@ -17,12 +17,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from reader.format.errors import RowSizeError
+from reader.format.errors import MissingLibraryError
 
 Pixels = npt.NDArray[np.uint8]
-
-# libjpeg's JPEG_MAX_DIMENSION
-_MOST_SIDE = 65_500
 
 # ISO/IEC 10918-1, table B.1
 _START, _END = b"\xff\xd8", b"\xff\xd9"
@@ -33,41 +30,15 @@ _MARKER = re.compile(rb"\xff[^\0]")
 _CHECKSUM_BYTES = 4
 # Each component has as many samples as the picture: 4:4:4.
 _NOT_SUBSAMPLED = 0x11
-# Differences are squared so many at a time, while they are in the CPU's cache.
-_COMPARED = 1 << 15
 
 
-def versions() -> dict[str, object]:
-    """Return what decides about the bytes of a JPEG: the versions of Pillow and of the libjpeg-turbo in it."""
-    import PIL
-    from PIL import features
-
-    return {"pillow": PIL.__version__, "libjpeg_turbo": features.version("libjpeg_turbo")}
-
-
-def encode(row: Pixels, height: int, width: int, channels: int, quality: int) -> bytes:
-    """Return the frame of a row, uint8[height * width * channels]: its JPEG, and the JPEG's crc32.
-
-    Never subsampled: of 24 photographs of 224 x 224, quality 85 has 0.118 of raw at 35.4 dB, quality 90 with 4:2:0 0.120 at 35.2;
-    quality 90 0.148 at 37.3 dB, quality 95 with 4:2:0 0.169 at 37.3 (2026-11-23).
-
-    Raises:
-        RowSizeError: a side has more than 65,500 pixels.
-    """
-    if max(height, width) > _MOST_SIDE:
-        raise RowSizeError(f"its row has {height} x {width} pixels, a JPEG up to {_MOST_SIDE:,} a side")
-    from PIL import Image
-
-    pixels = row.reshape(height, width, channels)
-    written = io.BytesIO()
-    Image.fromarray(pixels if channels > 1 else pixels[:, :, 0]).save(written, "JPEG", quality=quality, subsampling=0)
-    data = written.getvalue()
-    return data + struct.pack("<I", zlib.crc32(data))
-
-
-def can_decode() -> bool:
-    """Say whether anything here decodes: the compiled part, or Pillow."""
-    return _compiled() is not None or importlib.util.find_spec("PIL") is not None
+def check_library() -> None:
+    """Raise MissingLibraryError where nothing here decodes: neither the compiled part nor Pillow."""
+    if _compiled() is None and importlib.util.find_spec("PIL") is None:
+        raise MissingLibraryError(
+            "rows that are JPEGs need the compiled part of pixpack, or the package Pillow, and neither is installed."
+            " Install one: pip install pillow"
+        )
 
 
 def decode(frame: memoryview, height: int, width: int, channels: int, row: Pixels) -> str:
@@ -83,17 +54,6 @@ def decode(frame: memoryview, height: int, width: int, channels: int, row: Pixel
     native = _compiled()
     what = native(data, height, width, channels, row) if native else _decoded_by_pillow(data, row)
     return f"its frame is damaged ({what})" if what else ""
-
-
-def squared_error(one: Pixels, other: Pixels) -> int:
-    """Return the sum of the squares of the differences of two rows, uint8[n]."""
-    total = 0
-    for start in range(0, len(one), _COMPARED):
-        some, others = one[start : start + _COMPARED], other[start : start + _COMPARED]
-        # in integers: a dot product of floats wakes all threads of BLAS. 255 * 255 is below 2 ** 16, 32,768 of them below 2 ** 32
-        differences = np.maximum(some, others) - np.minimum(some, others)
-        total += int(np.multiply(differences, differences, dtype=np.uint16).sum(dtype=np.uint32))
-    return total
 
 
 def _wrong_header(data: memoryview, height: int, width: int, channels: int) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from reader.format.blocks import Block, read_blocks
 from reader.format.check import check_store
 from reader.format.errors import IncompleteStoreError, StoreError
-from reader.format.head import FORMAT_VERSION, READER_FEATURES
 from reader.format.manifest import (
+    FORMAT_VERSION,
     MANIFEST,
     PIXELS,
     REJECTED,
@@ -14,16 +14,14 @@ from reader.format.manifest import (
     FileEntry,
     FurtherTarget,
     Manifest,
+    TensorSpec,
     read_manifest,
 )
-from reader.format.samples import read_json_lines
-from reader.format.tensors import TensorSpec
 
 __all__ = [
     "FORMAT_VERSION",
     "MANIFEST",
     "PIXELS",
-    "READER_FEATURES",
     "REJECTED",
     "SAMPLES",
     "Block",
@@ -35,6 +33,5 @@ __all__ = [
     "TensorSpec",
     "check_store",
     "read_blocks",
-    "read_json_lines",
     "read_manifest",
 ]

@@ -9,7 +9,7 @@ import mmap
 import os
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 from tensordict import TensorClass, TensorDict
@@ -18,10 +18,15 @@ from reader.format.check import check_store
 from reader.format.errors import StoreError
 from reader.format.filesystem import user_path
 from reader.format.manifest import Manifest
-from reader.format.tensors import NEEDS_RAW
 
 # Linux and macOS number the flag differently, and Python names it only from 3.13 on (Linux).
 MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x40 if sys.platform == "darwin" else 0x4000)
+
+
+# Why something cannot be done, behind the path of a store.
+NEEDS_RAW = (
+    "its rows are compressed: read them by MemmapDataset, or make a raw store: pack subset OUT RAW --no-compress"
+)
 
 
 class ImageBatch(TensorClass):
@@ -36,7 +41,6 @@ class ImageBatch(TensorClass):
         origin: int64[..., 3] of each row of a loader's batch what determines its random numbers: epoch, position in the
             epoch's order, and the loader's seed (below 0: not known); else None. A tensor, so that torch.compile makes no
             constants of it
-        text_file: where the texts of the rows are read from, or None: they have none
     """
 
     pixels: torch.Tensor
@@ -45,7 +49,6 @@ class ImageBatch(TensorClass):
     extras: TensorDict | None = None
     rows: torch.Tensor | None = None
     origin: torch.Tensor | None = None
-    text_file: Any = None
 
     # a batch is not a list of rows (`unbind(0)` is): what looks for the size of a batch, as Lightning's `self.log` does, would go
     # down through the rows; so it finds the first dimension of the first field
@@ -71,16 +74,6 @@ class ImageBatch(TensorClass):
         """The seed of a batch's loader, else None; of torch's DataLoader a number that its generator gave."""
         return _origin(self, 2)
 
-    @property
-    def texts(self) -> dict[str, Any]:
-        """Each text column by name: a list of str, of a single row a str. Of a batch on a device, it waits for the device."""
-        return {} if self.text_file is None else self.text_file.texts(self.extras)
-
-    @property
-    def text(self) -> Any:
-        """The texts of the first column, list[str], of a single row a str; None: there are none."""
-        return next(iter(self.texts.values()), None)
-
 
 class RaggedBatch(TensorClass):
     """Images of different sizes with their labels: a whole store, or a batch of it. Transforms that crop make an ImageBatch.
@@ -94,7 +87,6 @@ class RaggedBatch(TensorClass):
         rows: int64[B] positions in the store; filled in batches, None for a store
         mask_offsets: int64[B], the byte of pixels where the mask of each image begins, right behind it; None: there are none
         origin: int64[B, 3] as ImageBatch has it
-        text_file: as ImageBatch has it
 
     Its batch_size is [], as pixels have no dimension of rows; `len` is B.
     """
@@ -107,10 +99,8 @@ class RaggedBatch(TensorClass):
     rows: torch.Tensor | None = None
     mask_offsets: torch.Tensor | None = None
     origin: torch.Tensor | None = None
-    text_file: Any = None
 
     epoch, position, seed = ImageBatch.epoch, ImageBatch.position, ImageBatch.seed
-    texts, text = ImageBatch.texts, ImageBatch.text
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -155,7 +145,7 @@ class RaggedBatch(TensorClass):
 
 
 class CompressedRows(TensorClass):
-    """Names, in the files of a store of compressed rows, what no tensordict can load: `MemmapDataset` unpacks them."""
+    """Names, in the files of a store of JPEG rows, what no tensordict can load: `MemmapDataset` decodes them."""
 
     @classmethod
     def _load_memmap(cls, *args: object, **options: object) -> NoReturn:
@@ -185,7 +175,7 @@ def open_store(out: str | os.PathLike[str]) -> tuple[Manifest, Batch]:
     manifest = check_store(root)
     tensors = {}
     for (name, path), spec in zip(manifest.tensor_paths().items(), manifest.tensors.values(), strict=True):
-        if name == "pixels" and manifest.compression:
+        if name == "pixels" and manifest.jpeg:
             # the shape that the rows have unpacked, without memory: nothing can read it
             tensors[name] = torch.empty(manifest.pixel_shape, dtype=torch.uint8, device="meta")
         else:
@@ -235,7 +225,6 @@ def replaced(
         extras=extras,
         rows=batch.rows,
         origin=batch.origin,
-        text_file=batch.text_file,
         batch_size=pixels.shape[:1],
         device=pixels.device,
     )
@@ -249,8 +238,8 @@ def _origin(batch: ImageBatch | RaggedBatch, column: int) -> int | None:
 
 
 def names_targets(manifest: Manifest) -> bool:
-    """Say whether a store's rows have more than one target each: boxes, masks, texts, or several target columns."""
-    return bool(manifest.further_targets or manifest.texts or manifest.has_masks or "boxes" in manifest.extras)
+    """Say whether a store's rows have more than one target each: boxes, masks, or several target columns."""
+    return bool(manifest.further_targets or manifest.has_masks or "boxes" in manifest.extras)
 
 
 def plain(batch: Batch, *, by_name: bool) -> tuple[Images, Targets]:
@@ -264,7 +253,6 @@ def plain(batch: Batch, *, by_name: bool) -> tuple[Images, Targets]:
     for name, column in () if batch.extras is None else batch.extras.items():
         assert isinstance(column, torch.Tensor)
         named[name] = column
-    named |= batch.texts  # type: ignore[misc]
     if isinstance(batch, RaggedBatch) and batch.mask_offsets is not None:
         named["masks"] = [mask for mask in map(batch.mask, range(len(batch))) if mask is not None]
     return batch.images, named | {"targets": batch.targets}

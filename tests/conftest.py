@@ -124,7 +124,8 @@ def touch(root: Path, *names: str) -> Path:
 
 def check_golden_bytes(golden: Path) -> None:
     """See that today's writer makes the bytes of a golden store."""
-    from reader.format.blocks import encode_manifest, read_blocks
+    from packer.store.manifest_file import encode_manifest
+    from reader.format.blocks import read_blocks
     from reader.format.check import metadata_files
     from reader.format.manifest import PIXELS, read_manifest
 

@@ -35,7 +35,7 @@ def test_an_option_is_named_for_its_caller(option: Option, python: str, command:
 
 def test_a_call_that_a_sentence_shows_makes_the_store_that_the_command_makes(tmp_path: Path) -> None:
     images = make_tree(tmp_path / "images", each=2)
-    options = PackOptions(size=(8, 16), fit="pad", compress=True, exact=True, shuffle=3)
+    options = PackOptions(size=(8, 16), fit="pad", compress=90, exact=True, shuffle=3)
     words = [str(images), str(tmp_path / "out"), *options.words()]
     report = eval(pack_call(words), {"pack": pack})
     assert (report.rows, report.size) == (6, (8, 16))

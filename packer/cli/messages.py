@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from packer.option_names import written
 from packer.text import spans
+from reader.format.manifest import FORMAT_VERSION
 from reader.format.shown import shown
 from reader.format.splits import ROLES
-from reader.format.tensors import JpegFrames
 
 if TYPE_CHECKING:
     from packer.operations.info import SourceStatistics
@@ -192,18 +192,14 @@ def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
     decoders = f",\n{'':12}".join(f"{shown(name)} ({versions})" for name, versions in found.items())
     width = f" x {m.target_count}" if m.target_count else ""
     return {
-        "store": f"{out} (format {m.version[0]}.{m.version[1]}, {m.digest[:19]})",
-        "rows": f"{m.rows:,} of {m.kind.up_to}uint8[{m.height}, {m.width}, {m.channels}],"
-        f" {size(size_bytes)}{f', pixels compressed from {size(m.pixel_bytes)}' if m.compression else ''}",
-        **({"loss": _loss(m)} if isinstance(m.compression, JpegFrames) else {}),
+        "store": f"{out} (format {FORMAT_VERSION[0]}.{FORMAT_VERSION[1]}, {m.digest[:19]})",
+        "rows": f"{m.rows:,} of {m.shape_text},"
+        f" {size(size_bytes)}{f', pixels compressed from {size(m.pixel_bytes)}' if m.jpeg else ''}",
+        **({"loss": _loss(m)} if m.jpeg else {}),
         "inputs": f"{m.inputs:,}, {m.rejected:,} rejected",
         "targets": f"{m.target_kind}{width}, {_classes(len(m.classes))}{_some(m.classes)}",
         **({"further": _further(m)} if m.further_targets else {}),
-        **({"texts": ", ".join(m.texts)} if m.texts else {}),
-        "extras": ", ".join(
-            [*(name for name in m.extras if name not in m.texts), *(["masks"] if m.has_own_masks else [])]
-        )
-        or "none",
+        "extras": ", ".join([*m.extras, *(["masks"] if m.has_own_masks else [])]) or "none",
         **({"masks": f"values {spans(m.mask_values)}"} if m.mask_values else {}),
         "mean": " ".join(f"{value:.4f}" for value in m.mean),
         "std": " ".join(f"{value:.4f}" for value in m.std),
@@ -214,9 +210,9 @@ def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
 
 def _loss(m: Manifest) -> str:
     """Say what JPEG rows have lost."""
-    assert isinstance(m.compression, JpegFrames)
-    loss = f"PSNR {m.compression.psnr:.1f} dB" if m.compression.squared_error else "none"
-    return f"{loss}, by JPEGs of quality {m.compression.quality}, {m.compression.subsampling}"
+    assert m.jpeg is not None
+    loss = f"PSNR {m.jpeg.psnr:.1f} dB" if m.jpeg.squared_error else "none"
+    return f"{loss}, by JPEGs of quality {m.jpeg.quality}"
 
 
 def source_lines(manifest: Manifest, sources: SourceStatistics) -> dict[str, str]:
@@ -248,7 +244,7 @@ def _line_numbers(numbers: list[int], count: int) -> str:
 
 
 def _shape(report: PackReport) -> str:
-    return f"{report.row_kind.up_to}{report.size[0]} x {report.size[1]} x {report.channels}"
+    return f"{'up to ' if report.has_own_sizes else ''}{report.size[0]} x {report.size[1]} x {report.channels}"
 
 
 def size(size_bytes: int) -> str:

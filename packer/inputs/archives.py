@@ -26,8 +26,8 @@ from packer.options import InputOptions
 from packer.sources.members import DEFLATED, RAW, STORED, Archive, Member
 from packer.sources.roots import NOWHERE
 from packer.sources.tar_headers import is_header, read_members
-from reader.format.fields import Json
 from reader.format.filesystem import absolute_path
+from reader.format.values import Json
 
 # what stands beside the image of its name in a tar
 _LABELS = ("cls", "json", "txt")

@@ -14,7 +14,7 @@ from packer.inputs.class_lists import MOST_CLASSES, composed, numbered_classes, 
 from packer.inputs.samples import Column, Inputs
 from packer.option_names import Option
 from packer.text import counted
-from reader.format.fields import Json
+from reader.format.values import Json
 
 # What float32 rounds to its largest number, and not to infinity.
 MOST_FLOAT32 = 3.4028235677973362e38

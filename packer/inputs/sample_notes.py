@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from packer.option_names import Option
+from packer.sample_lines import Sample
 from packer.text import spans
 from reader.format.manifest import Manifest
-from reader.format.samples import Sample
 
 _MARK = '"squared_error":'
 

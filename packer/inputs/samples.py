@@ -8,15 +8,15 @@ from __future__ import annotations
 import random
 import sys
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packer.inputs.paths import Paths
 from packer.sources.members import Archive, Member
-from reader.format.fields import Json
 from reader.format.manifest import FurtherTarget
+from reader.format.values import Json
 
 if TYPE_CHECKING:
     from packer.inputs.annotations.boxes import Boxes
@@ -89,10 +89,9 @@ class Inputs:
     paths: Paths = field(default_factory=Paths)
     targets: Column = field(default_factory=lambda: Column("int64"))
     target_kind: str = "class"
-    # only of rows that are copied: further tensors, what those that are targets mean, and texts
+    # only of rows that are copied: further tensors, and what those that are targets mean
     extras: dict[str, Column] = field(default_factory=dict)
     further_targets: dict[str, FurtherTarget] = field(default_factory=dict)
-    texts: dict[str, list[str]] = field(default_factory=dict)
     # only of tables and tars: the further columns of each input, as a JSON object
     cells: Paths = field(default_factory=Paths)
     refused: dict[int, str] = field(default_factory=dict)
@@ -147,10 +146,6 @@ class Inputs:
         """Return everything numeric that is known of the inputs, by name."""
         # these names are in the listing's digest, by which a resume knows its inputs
         return {"targets": self.targets, "lines": self.lines, "members": self.members}
-
-    def texts_of(self, indices: Iterable[int]) -> Iterator[bytes]:
-        """Yield the texts of these inputs as a store has them one after the other: of each input all columns."""
-        return (texts[index].encode() for index in indices for texts in self.texts.values())
 
     def shuffled(self, seed: int) -> Inputs:
         """Return the same samples in an order fixed by seed (Python documents that `random()` keeps its sequence)."""

@@ -24,7 +24,7 @@ from packer.option_names import Option
 from packer.options import InputOptions
 from packer.sources.roots import NOWHERE
 from packer.text import some
-from reader.format.fields import Json
+from reader.format.values import Json
 
 # The first of these that there is, in any case, holds the paths, unless --path-column names another. file_name is that of
 # Hugging Face's metadata.csv, the others are those of Kaggle's and torchvision's users.

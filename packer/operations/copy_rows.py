@@ -28,6 +28,7 @@ from packer.pixels.geometry import Geometry
 from packer.pixels.row import Row
 from packer.progress import notify
 from packer.report import PackReport, Progress
+from packer.sample_lines import Reject, Sample, read_rejects
 from packer.store import journal as journals
 from packer.store.blocks import RejectedInput, Result, Task, block_inputs
 from packer.store.destination import Folder, Making, row_names
@@ -38,7 +39,7 @@ from packer.store.lock import checked
 from packer.store.out_folder import check_destination, check_takes_splits, resolved_out
 from packer.store.reports import store_report, summed_report
 from packer.store.seal import seal
-from packer.store.sealed.checked_rows import Ints, damage, line_spans, read_spans
+from packer.store.sealed.checked_rows import Ints, damage, line_spans
 from packer.store.sealed.ragged_rows import SealedRows, row_sizes, tensor_rows
 from packer.store.state import check_finished
 from packer.workers.block_worker import Attempt, PackJob
@@ -48,11 +49,8 @@ from reader.format.blocks import read_blocks
 from reader.format.check import check_store
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
-from reader.format.head import FORMAT_VERSION
-from reader.format.manifest import PIXELS, FurtherTarget, Manifest, read_manifest
+from reader.format.manifest import PIXELS, FurtherTarget, Manifest, TensorSpec, read_manifest, whole_pages
 from reader.format.row_values import RowValues
-from reader.format.samples import Reject, Sample, read_rejects
-from reader.format.tensors import TEXT_SPEC, TEXTS_FILE, TensorSpec
 from reader.system import available_cpus
 
 _REMEDY = "Copy the store again, or pack again."
@@ -119,11 +117,6 @@ def open_for_copy(store: str | os.PathLike[str]) -> tuple[Path, Manifest]:
         path, manifest = Path(store), check_finished(store)
     except StoreError as e:
         raise PackError(str(e)) from None
-    if manifest.version > FORMAT_VERSION or manifest.writer_features:
-        raise PackError(
-            f"{path} has format {'.'.join(map(str, manifest.version))}, of which a copy by this pixpack might lose something."
-            " Use a newer one."
-        )
     return path, manifest
 
 
@@ -275,13 +268,11 @@ class _Copy:
             extras={
                 name: self._column(f"extras/{name}", spec)
                 for name, spec in self._plan.extras.items()
-                if name not in self._like.texts and not (name == "masks" and job.layout.has_mask_file)
+                if not (name == "masks" and job.layout.has_mask_file)
             },
             further_targets=dict(self._plan.further_targets),
-            texts={name: [] for name in self._like.texts},
             rows=self._bounds[-1],
             rejects=rejects,
-            texts_read=self._texts,
         )
         header = journals.Header(
             inputs=self._bounds[-1] + len(rejects),
@@ -327,8 +318,8 @@ class _Copy:
             for name, entry in selection.manifest.files.items():
                 share = entry.size_bytes * len(selection.rows) // selection.manifest.rows
                 self.sizes[name] = self.sizes.get(name, 0) + share
-        kind, out = self._like.kind, self._making.folder
-        self.sizes[PIXELS] = kind.file_bytes(stored, job.layout.form)
+        out = self._making.folder
+        self.sizes[PIXELS] = job.layout.file_bytes(stored)
         self._making.to.check_same()
         for name in row_names(job.layout):
             (out / name).parent.mkdir(parents=True, exist_ok=True)
@@ -339,7 +330,8 @@ class _Copy:
         for name in row_names(job.layout):
             allocate(out / name, self.sizes[name], lambda done: notify(Progress("allocate", done, self.sizes[PIXELS])))
         rows = self._bounds[-1]
-        return block_inputs(rows, max(1, kind.file_bytes(unpacked) // rows))
+        all_bytes = whole_pages(unpacked) if self._like.has_own_sizes else unpacked
+        return block_inputs(rows, max(1, all_bytes // rows))
 
     def _blocks(self, job: CopyJob, step: int, rejects: list[Reject]) -> Iterator[Result]:
         """Let workers write the rows; yields what is known of each block."""
@@ -389,14 +381,6 @@ class _Copy:
             [self._plan.selections[number].values(name, rows, spec) for number, rows in self._of(start, stop)]
         )
 
-    def _texts(self, start: int, stop: int) -> Iterator[bytes]:
-        """Yield the texts of rows, of each row all columns."""
-        for number, rows in self._of(start, stop):
-            selection = self._plan.selections[number]
-            columns = [selection.values(f"extras/{name}", rows, TEXT_SPEC) for name in self._like.texts]
-            for begin, end in np.stack(columns, axis=1).reshape(-1, 2):
-                yield read_spans(selection.path / TEXTS_FILE, np.array([begin]), np.array([end - begin])).tobytes()
-
 
 def _check_intact(selection: Selection) -> None:
     """Compare the small files of a store with their digests, and what they say of its rows with each other."""
@@ -443,15 +427,10 @@ class _CopiedInputs(Inputs):
 
     rows: int = 0
     rejects: list[Reject] = field(default_factory=list)
-    texts_read: Any = None
 
     def line(self, index: int) -> int | None:
         """Return the line of a list that a reject had."""
         return self.rejects[index - self.rows].line
-
-    def texts_of(self, indices: Any) -> Iterator[bytes]:
-        """Yield the texts of rows that are one after the other; of rejects, none."""
-        return self.texts_read(indices[0], indices[-1] + 1) if indices else iter(())
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from packer.errors import DecodeError, OptionsError, PackError
 from packer.inputs.samples import Inputs
 from packer.pixels.formats.opening import UPRIGHT, load_image, open_image
 from packer.pixels.geometry import Geometry
+from packer.sample_lines import read_paths, read_rejects
 from packer.sources.base import Readable
 from packer.sources.locate import locate
 from packer.sources.roots import NOWHERE
 from reader.format.manifest import Manifest
-from reader.format.samples import read_paths, read_rejects
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 

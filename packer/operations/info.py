@@ -13,10 +13,11 @@ import numpy as np
 from packer.inputs.splits import stores_of
 from packer.operations.row_checks import pieces
 from packer.progress import OnProgress, followed, reports
+from packer.sample_lines import read_samples
+from packer.store.manifest_file import manifest_head
 from packer.store.state import check_finished
 from reader.format.manifest import Manifest
 from reader.format.row_values import RowValues
-from reader.format.samples import read_samples
 
 _EXAMPLES = 5
 
@@ -46,7 +47,7 @@ class Description:
     def to_json(self) -> dict[str, Any]:
         """Return the manifest's head with `sources` added; with splits, each under its name in `splits`."""
         stores = {
-            split: manifest.to_json() | {"digest": manifest.digest} | {"sources": vars(self.sources[split])}
+            split: manifest_head(manifest) | {"digest": manifest.digest} | {"sources": vars(self.sources[split])}
             for split, manifest in self.manifests.items()
         }
         return stores.get("", {"splits": stores})

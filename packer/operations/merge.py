@@ -16,9 +16,8 @@ from packer.option_names import Option
 from packer.progress import reports
 from packer.report import PackReport, Progress
 from packer.text import both_given, some
-from reader.format.manifest import FurtherTarget, Manifest
+from reader.format.manifest import FurtherTarget, Manifest, TensorSpec
 from reader.format.row_values import has_boxes
-from reader.format.tensors import TensorSpec
 
 # What a person calls a tensor.
 _NAMES = {"mask_offsets": "masks"}
@@ -181,7 +180,6 @@ def _kinds(manifest: Manifest) -> dict[str, str]:
         kinds[name] = f"{spec.dtype} {list(spec.row_shape)}"
         if name in ("extras/boxes", "extras/box_targets") and has_boxes(manifest):
             kinds[name] = "boxes"
-    kinds |= {f"extras/{name}": f"text column {number}" for number, name in enumerate(manifest.texts, 1)}
     kinds["targets"] = _target_kind(manifest.target_kind, manifest.classes, manifest.target_count)
     for name, target in manifest.further_targets.items():
         count = next(iter(manifest.extras[name].row_shape), None)

@@ -10,11 +10,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from packer.store.sealed.ragged_rows import EqualRows, mapped_tensor, stored_rows
-from reader.format.manifest import Manifest
+from packer.store.sealed.ragged_rows import RaggedRows, mapped_tensor
+from reader.format.manifest import Manifest, TensorSpec
 from reader.format.row_values import has_boxes
 from reader.format.shown import shown
-from reader.format.tensors import TensorSpec
 
 _PALE = 0.5
 # of a name in Pillow's own font, with its background
@@ -35,9 +34,7 @@ class Overlay:
         self._tensors = {name: mapped_tensor(Path(out), manifest, f"extras/{name}") for name in names}
         self.out = out
         self._has_boxes = has_boxes(manifest)
-        rows = stored_rows(Path(out), manifest) if manifest.has_own_masks else None
-        assert not isinstance(rows, EqualRows)
-        self._own = rows
+        self._own = RaggedRows(Path(out), manifest) if manifest.has_own_masks else None
         # an extra of this name may be a user's own column
         is_mask = manifest.extras.get("masks") == TensorSpec("uint8", (manifest.height, manifest.width))
         self._has_masks = self._own is not None or is_mask

@@ -27,6 +27,7 @@ from packer.pixels.ffmpeg import mean_psnr, versions
 from packer.pixels.requantize import Recoder
 from packer.progress import notify, reports
 from packer.report import Progress
+from packer.sample_lines import encode_line, read_json_lines
 from packer.sources.local import LocalSource
 from packer.sources.roots import Roots
 from packer.store.failures import as_pack_error
@@ -34,7 +35,6 @@ from packer.store.files import write_atomically
 from packer.store.out_folder import check_destination, resolved_out
 from packer.values import check_quality, parse_size
 from packer.workers.processes import begin_worker, start_context
-from reader.format.samples import encode_line, read_json_lines
 from reader.system import available_cpus
 
 RECORD = "requantized.jsonl"

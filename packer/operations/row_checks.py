@@ -14,14 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.progress import followed
+from packer.sample_lines import read_rejects, read_samples_with_offsets
 from reader.format.blocks import Block
 from reader.format.check import loadable_beside
 from reader.format.errors import StoreError
-from reader.format.manifest import MANIFEST, REJECTED, Manifest
+from reader.format.manifest import ITEM_BYTES, MANIFEST, REJECTED, Manifest, TensorSpec
 from reader.format.row_values import RowValues, wrong_extents
-from reader.format.samples import read_rejects, read_samples_with_offsets
 from reader.format.shown import shown
-from reader.format.tensors import ITEM_BYTES, MOST_TEXT_BYTES, TEXTS_FILE, JpegFrames, TensorSpec
 
 # Of all tensors beside the pixels, read at once.
 _PIECE_BYTES = 4 << 20
@@ -49,8 +48,6 @@ def wrong_rows(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[
         yield Wrong(shown(name), None, "it is not a file of this store, and other programs may load it")
     try:
         yield from itertools.islice(_wrong(root, manifest, blocks), 1)
-        if manifest.texts:
-            yield from itertools.islice(_wrong_texts(root, manifest), 1)
         if (found := sum(1 for _ in read_rejects(root))) != manifest.rejected:
             yield Wrong(REJECTED, None, f"it has {found} lines, the manifest says {manifest.rejected} rejects")
     except StoreError as e:
@@ -98,7 +95,7 @@ def _wrong(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[Wron
         pass
     if not extents.are_all:
         yield Wrong(MANIFEST, None, "its blocks, height and width are not those of the rows")
-    if isinstance(manifest.compression, JpegFrames) and manifest.compression.squared_error != lost:
+    if manifest.jpeg and manifest.jpeg.squared_error != lost:
         yield Wrong(MANIFEST, None, f"its squared_error is not that of all lines, {lost}")
 
 
@@ -142,34 +139,13 @@ class _Extents:
         manifest = self._manifest
         largest = [manifest.height, manifest.width, manifest.channels]
         # of raw rows the blocks have said it
-        is_full = not manifest.compression or self._offset == manifest.pixel_bytes
+        is_full = not manifest.jpeg or self._offset == manifest.pixel_bytes
         return not manifest.has_own_sizes or (is_full and self._largest.tolist() == largest)
 
 
 def _at(start: int, wrong: npt.NDArray[np.bool_], file: str, what: str) -> Wrong:
     row = start + int(wrong.argmax())
     return Wrong(file, (row, row + 1), what)
-
-
-def _wrong_texts(root: Path, manifest: Manifest) -> Iterator[Wrong]:
-    """Yield where texts are not one after the other, are too long, or are no UTF-8."""
-    end = 0
-    with open(root / TEXTS_FILE, "rb") as file:
-        for start, columns in pieces(root, manifest, [f"extras/{name}" for name in manifest.texts]):
-            for row, spans in enumerate(np.stack([*columns.values()], axis=1).tolist(), start):
-                for name, (begin, stop) in zip(manifest.texts, spans, strict=True):
-                    if begin != end or not 0 <= stop - begin <= MOST_TEXT_BYTES:
-                        yield Wrong(
-                            TEXTS_FILE, (row, row + 1), f"its {name} does not begin where the text before it ends"
-                        )
-                        return
-                    try:
-                        file.read(stop - begin).decode()
-                    except UnicodeDecodeError:
-                        yield Wrong(TEXTS_FILE, (row, row + 1), f"its {name} is not UTF-8")
-                    end = stop
-    if end != manifest.files[TEXTS_FILE].size_bytes:
-        yield Wrong(TEXTS_FILE, None, "there is something behind its texts")
 
 
 def _other_targets(manifest: Manifest, start: int, lines: list[object], targets: npt.NDArray[Any]) -> Iterator[Wrong]:

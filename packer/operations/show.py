@@ -24,7 +24,6 @@ from packer.store.state import check_finished
 from reader.format.manifest import PIXELS, Manifest
 from reader.format.row_values import RowValues
 from reader.format.shown import shown
-from reader.format.tensors import TEXTS_FILE
 
 _TILE = 128
 # boxes and masks need to be made out
@@ -85,7 +84,7 @@ def _sheet(
 ) -> Image.Image:
     """Draw rows as labeled tiles, so many in a line; None leaves a gap."""
     side = _TILE if overlay.is_empty else _TILE_WITH_LABELS
-    height, width = manifest.kind.common_sides(manifest.largest) or (side, side)
+    height, width = manifest.common_sides or (side, side)
     tile = _scaled(width, height, side)
     step_x, step_y = tile[0] + _MARGIN, tile[1] + _CAPTION + _MARGIN
     lines = -(-len(chosen) // columns)
@@ -104,7 +103,7 @@ def _sheet(
         image = image.resize(_scaled(*image.size, side), resample)
         overlay.draw(image, row, scale)
         sheet.paste(image, (x + (tile[0] - image.width) // 2, y + (tile[1] - image.height) // 2))
-        label = _text(Path(overlay.out), manifest, row) or _label(manifest, targets, row)
+        label = _label(manifest, targets, row)
         draw.text((x, y + tile[1] + 2), _fitted(label, tile[0], font), _INK, font)
     return sheet
 
@@ -158,16 +157,6 @@ def _row_image(manifest: Manifest, pixels: _RowPixels, row: int) -> Image.Image:
         raise IndexError(f"row {row} is out of range: the store has rows 0 to {manifest.rows - 1}.")
     values = np.asarray(pixels[row])
     return Image.fromarray(values[:, :, 0] if manifest.channels == 1 else values)
-
-
-def _text(out: Path, manifest: Manifest, row: int) -> str:
-    """Return the beginning of a row's first text; "" where it has none."""
-    if not manifest.texts:
-        return ""
-    begin, end = mapped_tensor(out, manifest, f"extras/{manifest.texts[0]}")[row].tolist()
-    with open(out / TEXTS_FILE, "rb") as file:
-        file.seek(max(0, begin))
-        return file.read(max(0, min(end - begin, 4 * _CAPTION_CHARACTERS))).decode(errors="replace")
 
 
 def _label(manifest: Manifest, targets: npt.NDArray[Any], row: int) -> str:

@@ -33,8 +33,7 @@ from packer.store.state import PULL, check_finished, unfinished_message
 from reader.format.blocks import Block, parse_content
 from reader.format.check import check_store
 from reader.format.filesystem import error_path
-from reader.format.head import MOST_MANIFEST_BYTES
-from reader.format.manifest import MANIFEST, PIXELS, FileEntry, Manifest
+from reader.format.manifest import MANIFEST, MOST_MANIFEST_BYTES, PIXELS, FileEntry, Manifest
 from reader.format.shown import redacted
 from reader.format.urls import is_url
 

@@ -21,13 +21,12 @@ from packer.inputs.splits import stores_of
 from packer.operations.row_checks import wrong_rows
 from packer.pixels.geometry import Geometry
 from packer.progress import CountedBytes
+from packer.sample_lines import Sample
 from packer.store.sealed.ragged_rows import FrameRows, stored_rows
 from packer.store.state import check_finished
 from reader.format.blocks import Block, read_blocks
 from reader.format.errors import StoreError
-from reader.format.manifest import MANIFEST, PIXELS, SAMPLES, Manifest
-from reader.format.row_kinds import PAGE_BYTES
-from reader.format.samples import Sample
+from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, SAMPLES, Manifest
 
 # While they are in the CPU's cache.
 _READ_BYTES = 1 << 20
@@ -223,21 +222,20 @@ def _blocks(root: Path, blocks: list[Block]) -> Iterator[tuple[Problem | None, i
 
 
 def _frames(root: Path, blocks: list[Block], rows: FrameRows) -> Iterator[tuple[Problem | None, int]]:
-    """Yield each problem of compressed rows, and for each block its bytes: what is stored is compared, and what it unpacks to."""
+    """Yield each problem of rows that are JPEGs, and for each block its bytes: what is stored is compared, and decoded."""
     with open(root / PIXELS, "rb") as file:
         for block in blocks:
-            crc32 = pixels_crc32 = done = 0
+            crc32 = done = 0
             is_named = False
             for row in range(block.start, block.stop):
                 try:
                     frame = file.read(min(rows.extent(row)[1], block.size_bytes - done))
                     crc32, done = zlib.crc32(frame, crc32), done + len(frame)
-                    pixels_crc32 = zlib.crc32(rows.unpacked(row, frame).data, pixels_crc32)
+                    rows.decoded(row, frame)
                 except StoreError as e:
                     is_named, what = True, str(e).partition(f"row {row}: ")[2].partition(". The store")[0]
                     yield Problem(PIXELS, (row, row + 1), what), 0
-            is_same = (crc32, pixels_crc32, done) == (block.crc32, block.pixels_crc32, block.size_bytes)
-            if not is_same and not is_named:
+            if (crc32, done) != (block.crc32, block.size_bytes) and not is_named:
                 yield Problem(PIXELS, (block.start, block.stop), "its pixels are not what was packed"), 0
             # the next block begins where it should
             file.read(block.size_bytes - done)

@@ -30,15 +30,15 @@ from packer.packing.pack import pack_parts
 from packer.pixels.pictures import to_mode
 from packer.pixels.row import Row
 from packer.report import PackReport
+from packer.sample_lines import Sample
 from packer.sources.roots import Roots
 from packer.store.blocks import Task
 from packer.store.destination import Folder
 from packer.store.out_folder import resolved_out
 from packer.workers.block_worker import Attempt, PackJob
 from packer.workers.processes import InFlight
-from reader.format.fields import Json
 from reader.format.manifest import TARGET_DTYPES
-from reader.format.samples import Sample
+from reader.format.values import Json
 
 _MODES = {"rgb": "RGB", "gray": "L", "rgba": "RGBA"}
 # what an item that is a dict calls them, in most image datasets of the Hugging Face Hub

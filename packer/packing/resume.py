@@ -17,12 +17,12 @@ from packer.pixels.formats import plugins
 from packer.pixels.requantize import pixel_versions
 from packer.progress import notify
 from packer.report import Progress
+from packer.sample_lines import Sample
 from packer.sources.base import NO_STATE
 from packer.store import journal as journals
 from packer.store.blocks import Result
 from packer.text import difference as decoders_difference
 from packer.workers.block_worker import PackJob
-from reader.format.samples import Sample
 from reader.format.shown import redacted
 
 # Occurs in the line of each row that a plugin decoded; the others need no parsing.

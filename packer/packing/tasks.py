@@ -17,7 +17,6 @@ from packer.store.row_files import MASKS
 from packer.workers.block_worker import PackJob
 from reader.format.filesystem import absolute_path
 from reader.format.manifest import PIXELS
-from reader.format.tensors import codec_of
 
 if TYPE_CHECKING:
     from packer.store.sealed.reuse import ReusedLines
@@ -46,10 +45,10 @@ def pack_job(
         StoreError: rows are to be compressed, and the library for that is not installed.
     """
     if options.compress:
-        from reader import frames
+        from reader import jpeg_frames
 
-        frames.check_library(codec_of(options.form))
-    layout = RowLayout.of(geometry, options.channels, has_masks=inputs.masks is not None, form=options.form)
+        jpeg_frames.check_library()
+    layout = RowLayout.of(geometry, options.channels, has_masks=inputs.masks is not None, quality=options.compress or 0)
     return make_job(
         root=inputs.url or str(inputs.root.absolute()),
         pixels_path=str(out / PIXELS),

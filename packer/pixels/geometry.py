@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from packer.options import RowOptions
 from packer.values import side_limit
-from reader.format.row_kinds import RowKind, row_kind
 from reader.tuning import tuning
 
 if TYPE_CHECKING:
@@ -43,13 +42,13 @@ class Geometry:
     def of(cls, size: tuple[int, int], options: RowOptions) -> Geometry:
         """Take size = (height, width) and the rest from the options."""
         side, is_short = side_limit(options.max_size)
-        sides = options.row_kind.common_sides(size) or (side, side)
+        sides = (side, side) if options.has_own_sizes else size
         return cls(*sides, options.fit, options.crop_fraction, options.resample, is_short)
 
     @classmethod
     def recorded(cls, manifest: Manifest) -> Geometry:
         """Return by which the rows of a store were made; what its options do not say is as by default."""
-        return cls.of_options(manifest.options, manifest.kind.common_sides(manifest.largest))
+        return cls.of_options(manifest.options, manifest.common_sides)
 
     @classmethod
     def of_options(cls, options: Mapping[str, Any], size: tuple[int, int] | None) -> Geometry:
@@ -70,14 +69,9 @@ class Geometry:
         return self.fit == "none"
 
     @property
-    def kind(self) -> RowKind:
-        """What follows from whether rows have one size."""
-        return row_kind(has_own_sizes=self.has_own_sizes)
-
-    @property
     def common_sides(self) -> tuple[int, int] | None:
         """Height and width of every row; None where they differ."""
-        return self.kind.common_sides(self.sides)
+        return None if self.has_own_sizes else self.sides
 
     @property
     def has_content(self) -> bool:

@@ -1,40 +1,96 @@
-"""Rows that a store keeps as JPEGs: a row is then what its JPEG decodes to, and it is known what that has lost."""
+"""Rows that a store keeps as JPEGs: a row is then what its JPEG decodes to, and it is known what that has lost.
+
+Pillow encodes, with the same settings everywhere; `reader.jpeg_frames` decodes.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import io
+import struct
+import zlib
 
 import numpy as np
+import numpy.typing as npt
 
 from packer.errors import DecodeError
 from packer.pixels.geometry import Geometry
 from packer.pixels.row import Row, RowDecoder
-from reader import frames
-from reader.format.errors import RowSizeError
+from reader import jpeg_frames
+
+Pixels = npt.NDArray[np.uint8]
 
 # What a line of samples.jsonl calls it.
 SQUARED_ERROR = "squared_error"
+# libjpeg's JPEG_MAX_DIMENSION
+_MOST_SIDE = 65_500
+# Differences are squared so many at a time, while they are in the CPU's cache.
+_COMPARED = 1 << 15
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodedRow:
+    """A row as a JPEG: its frame, the pixels that this decodes to, uint8[n], and the sum of squared differences."""
+
+    frame: bytes
+    pixels: Pixels
+    squared_error: int
 
 
 class JpegRowDecoder:
-    """As another decoder, but rows have gone through a JPEG: their pixels, and the frame that a store keeps.
+    """As another decoder, but rows have gone through a JPEG: their pixels, and the frame that a store keeps."""
 
-    Args:
-        form: "jpeg:95".
-    """
-
-    def __init__(self, decoder: RowDecoder, geometry: Geometry, form: str, channels: int) -> None:
+    def __init__(self, decoder: RowDecoder, geometry: Geometry, quality: int, channels: int) -> None:
         self._decoder = decoder
-        self._sides = geometry.common_sides
-        self._lossy = frames.LossyPacker(form, channels)
+        self._sides, self._quality, self._channels = geometry.common_sides, quality, channels
 
     def row(self, data: bytes) -> Row:
         """Decode one image into a row; raises DecodeError."""
         row = self._decoder.row(data)
         height, width = self._sides or row.content[2:]
-        try:
-            made = self._lossy.pack(np.frombuffer(row.pixels, np.uint8), height, width)
-        except RowSizeError as e:
-            raise DecodeError(str(e)) from e
+        made = encode(np.frombuffer(row.pixels, np.uint8), height, width, self._channels, self._quality)
         done = row.done | {SQUARED_ERROR: made.squared_error}
         return dataclasses.replace(row, pixels=made.pixels.tobytes(), frame=made.frame, done=done)
+
+
+def jpeg_versions() -> dict[str, object]:
+    """Return what decides about the bytes of a JPEG: the versions of Pillow and of the libjpeg-turbo in it."""
+    import PIL
+    from PIL import features
+
+    return {"pillow": PIL.__version__, "libjpeg_turbo": features.version("libjpeg_turbo")}
+
+
+def encode(row: Pixels, height: int, width: int, channels: int, quality: int) -> EncodedRow:
+    """Encode a row, uint8[height * width * channels], as its frame: a JPEG, and the JPEG's crc32.
+
+    Never subsampled: of 24 photographs of 224 x 224, quality 85 has 0.118 of raw at 35.4 dB, quality 90 with 4:2:0 0.120 at 35.2;
+    quality 90 0.148 at 37.3 dB, quality 95 with 4:2:0 0.169 at 37.3 (2026-11-23).
+
+    Raises:
+        DecodeError: a side has more than 65,500 pixels.
+    """
+    if max(height, width) > _MOST_SIDE:
+        raise DecodeError(f"its row has {height} x {width} pixels, a JPEG up to {_MOST_SIDE:,} a side")
+    from PIL import Image
+
+    picture = row.reshape(height, width, channels)
+    written = io.BytesIO()
+    Image.fromarray(picture if channels > 1 else picture[:, :, 0]).save(written, "JPEG", quality=quality, subsampling=0)
+    data = written.getvalue()
+    frame = data + struct.pack("<I", zlib.crc32(data))
+    pixels = np.empty_like(row)
+    if what := jpeg_frames.decode(memoryview(frame), height, width, channels, pixels):
+        raise DecodeError(what)
+    return EncodedRow(frame, pixels, squared_error(row, pixels))
+
+
+def squared_error(one: Pixels, other: Pixels) -> int:
+    """Return the sum of the squares of the differences of two rows, uint8[n]."""
+    total = 0
+    for start in range(0, len(one), _COMPARED):
+        some, others = one[start : start + _COMPARED], other[start : start + _COMPARED]
+        # in integers: a dot product of floats wakes all threads of BLAS. 255 * 255 is below 2 ** 16, 32,768 of them below 2 ** 32
+        differences = np.maximum(some, others) - np.minimum(some, others)
+        total += int(np.multiply(differences, differences, dtype=np.uint16).sum(dtype=np.uint32))
+    return total

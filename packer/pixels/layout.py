@@ -7,19 +7,18 @@ from dataclasses import dataclass
 
 from packer.options import CHANNELS
 from packer.pixels.geometry import Geometry
-from reader.format.manifest import OWN_MASKS, OWN_SIZES
-from reader.format.tensors import jpeg_quality, reader_features_of
+from reader.format.manifest import whole_pages
 
-# Of raw, that frames of photographs take: 0.54 of 200 of 224 x 224, as JPEGs 0.21 at quality 95, 0.49 at 100
-# (2026-11-23; `python -m scripts.bench row_forms` prints those of JPEGs).
-_EXPECTED_SHARE, _OF_JPEGS, _OF_BEST_JPEGS, _USUAL_QUALITY = 0.55, 0.22, 0.5, 95
+# Of raw, that JPEGs of photographs take: 0.21 of 200 of 224 x 224 at quality 95, 0.49 at 100
+# (2026-11-23, `python -m scripts.bench row_forms`).
+_OF_JPEGS, _OF_BEST_JPEGS, _USUAL_QUALITY = 0.22, 0.5, 95
 
 
-def expected_share(form: str) -> float:
-    """Return what rows in a form take of their raw bytes, for photographs."""
-    if quality := jpeg_quality(form):
-        return _OF_JPEGS if quality <= _USUAL_QUALITY else _OF_BEST_JPEGS
-    return _EXPECTED_SHARE if form else 1
+def expected_share(quality: int) -> float:
+    """Return what JPEGs of this quality take of the raw bytes of photographs; of 0, raw rows, 1."""
+    if not quality:
+        return 1
+    return _OF_JPEGS if quality <= _USUAL_QUALITY else _OF_BEST_JPEGS
 
 
 @dataclass(frozen=True)
@@ -27,25 +26,19 @@ class RowLayout:
     """Rows of one size, whose masks are in a file of their own; see `of`.
 
     channels: rgb, gray or rgba, as in `packer.options.CHANNELS`.
-    form: "", raw; "zstd" or "jpeg:95": each row is a frame, whose bytes are known once it is packed; sizes below are those of
-        rows unpacked.
+    quality: 0: raw; else each row is a JPEG, whose bytes are known once it is encoded; sizes below are those of rows decoded.
     """
 
     geometry: Geometry
     channels: str
     has_masks: bool = False
-    form: str = ""
+    quality: int = 0
 
     @staticmethod
-    def of(geometry: Geometry, channels: str, *, has_masks: bool = False, form: str = "") -> RowLayout:
+    def of(geometry: Geometry, channels: str, *, has_masks: bool = False, quality: int = 0) -> RowLayout:
         """Return the layout of rows of this geometry."""
         kind = VariableRows if geometry.has_own_sizes else RowLayout
-        return kind(geometry, channels, has_masks, form)
-
-    @property
-    def is_compressed(self) -> bool:
-        """Whether each row is a frame."""
-        return bool(self.form)
+        return kind(geometry, channels, has_masks, quality)
 
     @property
     def channel_count(self) -> int:
@@ -68,31 +61,26 @@ class RowLayout:
         return self.has_masks
 
     @property
-    def reader_features(self) -> tuple[str, ...]:
-        """What a reader of the store must know, as the manifest records it."""
-        return reader_features_of(self.form)
-
-    @property
     def tensor_bytes(self) -> dict[str, int]:
         """Bytes of a row in each tensor that follows from the images."""
         content = {"content": 16} if self.geometry.has_content else {}
-        return content | ({"frames": 16} if self.is_compressed else {})
+        return content | ({"frames": 16} if self.quality else {})
 
     def expected_bytes(self, size_bytes: int) -> int:
         """Bytes that rows of so many bytes probably take in the file."""
-        return self.file_bytes(int(size_bytes * expected_share(self.form)))
+        return self.file_bytes(int(size_bytes * expected_share(self.quality)))
 
     def size_bytes(self, rows: int, shapes: Iterable[tuple[int, int]] = ()) -> int:
         """Bytes of so many rows; shapes has (height, width) of each where they differ."""
         return rows * self.geometry.height * self.geometry.width * self.channel_count
 
     def stored_bytes(self, rows: int, shapes: Iterable[tuple[int, int]], packed_bytes: int) -> int:
-        """Bytes of rows in the file: packed_bytes of frames; raw rows need not say it, and in the first journals do not."""
-        return packed_bytes if self.is_compressed else self.size_bytes(rows, shapes)
+        """Bytes of rows in the file: packed_bytes of JPEGs."""
+        return packed_bytes if self.quality else self.size_bytes(rows, shapes)
 
     def file_bytes(self, used_bytes: int) -> int:
         """Size of the file of rows that take so many bytes in it."""
-        return self.geometry.kind.file_bytes(used_bytes, self.form)
+        return whole_pages(used_bytes) if self.quality or self.geometry.has_own_sizes else used_bytes
 
     def mask_bytes(self, pixel_bytes: int) -> int:
         """Convert an offset or a size in the file of rows to that in the file of masks, which have one byte a pixel."""
@@ -112,12 +100,6 @@ class VariableRows(RowLayout):
     def has_mask_file(self) -> bool:
         """Masks are behind the pixels."""
         return False
-
-    @property
-    def reader_features(self) -> tuple[str, ...]:
-        """A reader must know of the sizes, and of masks that are behind pixels."""
-        own = (OWN_SIZES, OWN_MASKS) if self.has_masks else (OWN_SIZES,)
-        return own + super().reader_features
 
     @property
     def tensor_bytes(self) -> dict[str, int]:

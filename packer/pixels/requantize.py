@@ -19,7 +19,6 @@ from packer.pixels.formats.versions import decoder_versions
 from packer.pixels.geometry import Geometry
 from packer.pixels.resize import live_rule
 from packer.pixels.row import Row, RowDecoder
-from reader.format.tensors import codec_of, jpeg_quality
 
 
 @dataclass(frozen=True)
@@ -112,11 +111,11 @@ class RequantizingDecoder:
 def row_decoder(geometry: Geometry, options: RowOptions) -> RowDecoder:
     """Return what makes the rows of a pack."""
     decoder = _image_decoder(geometry, options)
-    if not jpeg_quality(options.form):
+    if not options.compress:
         return decoder
     from packer.pixels.jpeg_rows import JpegRowDecoder
 
-    return JpegRowDecoder(decoder, geometry, options.form, CHANNELS[options.channels])
+    return JpegRowDecoder(decoder, geometry, options.compress, CHANNELS[options.channels])
 
 
 def _image_decoder(geometry: Geometry, options: RowOptions) -> Decoder | RequantizingDecoder:
@@ -144,10 +143,10 @@ def pixel_versions(options: Mapping[str, Any]) -> dict[str, object]:
         from packer.pixels.ffmpeg import versions
 
         versions_used["ffmpeg"] = versions()
-    if form := options.get("compress"):
-        from reader import frames
+    if options.get("compress"):
+        from packer.pixels.jpeg_rows import jpeg_versions
 
-        versions_used[codec_of(form)] = frames.versions(codec_of(form))
+        versions_used["jpeg"] = jpeg_versions()
     return versions_used
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from reader.format.fields import BYTES, TEXT, integer, key, list_of, record, record_of
+from packer.store.fields import BYTES, TEXT, integer, key, list_of, record, record_of
 from reader.tuning import tuning
 
 
@@ -59,8 +59,7 @@ class Result:
     """What is known of a decoded block, all but its pixels; becomes one line of the journal.
 
     Inputs of the block that are no rejects are rows. size_bytes is what the block takes of the file of rows; shapes, (height,
-    width) of each row, is empty where all have one size; frames, bytes of each row in the file, is empty where rows are raw;
-    there unpacked_bytes and unpacked_crc32, of compressed rows before they are packed, are 0.
+    width) of each row, is empty where all have one size; frames, bytes of each row in the file, is empty where rows are raw.
     """
 
     block: int = key(_COUNT)
@@ -79,8 +78,6 @@ class Result:
     size_bytes: int = key(_COUNT, default=0)
     shapes: list[tuple[int, int]] = key(_PAIRS, default_factory=list)
     frames: list[int] = key(_SIZES, default_factory=list)
-    unpacked_bytes: int = key(_COUNT, default=0)
-    unpacked_crc32: int = key(_CRC32, default=0)
     # only with masks: of each one's file
     mask_sources: list[tuple[int, int, int]] = key(_STATES, default_factory=list)
     # which values the masks of its rows have, rising

@@ -19,10 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from packer.errors import JournalError
 from packer.store.blocks import Result
-from packer.store.files import sync_folder, sync_names, write_atomically
-from packer.system import BINARY
-from reader.format.errors import StoreError
-from reader.format.fields import (
+from packer.store.fields import (
     BOOL,
     PLAIN_OBJECT,
     TEXT,
@@ -37,6 +34,9 @@ from reader.format.fields import (
     tuple_of,
     write_record,
 )
+from packer.store.files import sync_folder, sync_names, write_atomically
+from packer.system import BINARY
+from reader.format.errors import StoreError
 from reader.format.filesystem import error_path, open_regular, retry_missing
 from reader.format.manifest import MANIFEST
 from reader.format.shown import brief

@@ -16,7 +16,6 @@ from reader.format.filesystem import plain_path, user_path
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
 from reader.format.shown import redacted
 from reader.format.splits import stages
-from reader.format.tensors import TEXTS_FILE
 from reader.format.urls import is_url
 
 # What a pack may have left in OUT before its journal could be read back.
@@ -26,7 +25,6 @@ OWN_NAMES = {
     "meta.json",
     SAMPLES,
     REJECTED,
-    TEXTS_FILE,
     MANIFEST,
     f".{MANIFEST}.tmp",
 }

@@ -11,9 +11,9 @@ from typing import Any
 from packer.inputs.samples import Inputs
 from packer.pixels.layout import RowLayout
 from packer.report import PackReport
+from packer.sample_lines import read_rejects
 from packer.store.blocks import RejectedInput, Result
 from reader.format.manifest import Manifest
-from reader.format.samples import read_rejects
 
 _LINES_NAMED = CHANGES_NAMED = 5
 # What adds up over the splits.

@@ -20,13 +20,12 @@ from packer.inputs.class_lists import gap_notes
 from packer.inputs.sample_notes import SampleNotes
 from packer.inputs.samples import Column, Inputs
 from packer.pixels.layout import RowLayout
+from packer.sample_lines import Reject, Sample
 from packer.sources.base import NO_STATE, State
 from packer.store.blocks import RejectedInput, Result
 from reader.format.blocks import Block
 from reader.format.filesystem import error_path
-from reader.format.manifest import PIXELS, REJECTED, SAMPLES, FileEntry
-from reader.format.samples import Reject, Sample
-from reader.format.tensors import TEXT_SPEC, TEXTS_FILE, TensorSpec
+from reader.format.manifest import PIXELS, REJECTED, SAMPLES, FileEntry, TensorSpec
 
 TENSORS = "_tensordict"
 TARGETS = f"{TENSORS}/targets.memmap"
@@ -64,8 +63,7 @@ class RowFiles:
         self._columns = {TARGETS: inputs.targets}
         self._columns |= {f"{EXTRAS}/{name}.memmap": column for name, column in inputs.extras.items()}
         self._boxes = inputs.boxes and inputs.boxes.in_rows(layout.geometry)
-        names = [SAMPLES, REJECTED, *self._columns, *([TEXTS_FILE] if inputs.texts else [])]
-        names += [f"{EXTRAS}/{name}.memmap" for name in inputs.texts]
+        names = [SAMPLES, REJECTED, *self._columns]
         names += [f"{TENSORS}/{name}.memmap" for name in layout.tensor_bytes]
         names += [f"{EXTRAS}/{name}.memmap" for name in (inputs.boxes.specs() if inputs.boxes else ())]
         self._files = {name: DigestedFile(out / name) for name in names}
@@ -76,7 +74,7 @@ class RowFiles:
         size_bytes = self._layout.stored_bytes(result.rows, result.shapes, result.size_bytes)
         if result.rows:
             offset, stop = files[SAMPLES].size_bytes, self.rows + result.rows
-            self.blocks.append(Block(self.rows, stop, result.crc32, offset, size_bytes, result.unpacked_crc32))
+            self.blocks.append(Block(self.rows, stop, result.crc32, offset, size_bytes))
             self.crc32 = crc32_combine(self.crc32, result.crc32, size_bytes)
             self._mask_values.add(tuple(result.mask_values))
         lines = "".join(result.samples)
@@ -91,8 +89,6 @@ class RowFiles:
             is_read = name == TARGETS and self._all.identity
             chosen = self._read_targets(result, column) if is_read else column.chosen(rows)
             files[name].write(chosen.encoded())
-        if self._all.texts:
-            self._add_texts(rows)
         if self._boxes:
             for name, data in self._boxes.encoded(rows, result.samples).items():
                 files[f"{EXTRAS}/{name}.memmap"].write(data)
@@ -125,16 +121,6 @@ class RowFiles:
         self._files[SHAPES].write(Column.of("int32", ((h, w, channels) for h, w in result.shapes), 3).encoded())
         self.height = max([self.height, *(height for height, _ in result.shapes)])
         self.width = max([self.width, *(width for _, width in result.shapes)])
-
-    def _add_texts(self, rows: Sequence[int]) -> None:
-        """Append the texts of inputs that became rows, and where each is."""
-        file, count = self._files[TEXTS_FILE], len(self._all.texts)
-        texts = list(self._all.texts_of(rows))
-        ends = list(itertools.accumulate(map(len, texts), initial=file.size_bytes))
-        spans = list(itertools.pairwise(ends))
-        for number, name in enumerate(self._all.texts):
-            self._files[f"{EXTRAS}/{name}.memmap"].write(Column.of("int64", spans[number::count], 2).encoded())
-        file.write(b"".join(texts))
 
     def _accepted(self, result: Result) -> Sequence[int]:
         """Return which inputs of a block became rows."""
@@ -212,7 +198,6 @@ def sources_digest(sources: Iterable[tuple[str, State, State]]) -> str:
 def extra_specs(inputs: Inputs, layout: RowLayout) -> dict[str, TensorSpec]:
     """Return what the store's extras are: the inputs' further columns, boxes, and masks of the rows' size."""
     specs = {name: TensorSpec(column.dtype, column.row_shape) for name, column in inputs.extras.items()}
-    specs |= dict.fromkeys(inputs.texts, TEXT_SPEC)
     if inputs.boxes:
         specs |= {name: TensorSpec(*spec) for name, spec in inputs.boxes.specs().items()}
     if layout.has_mask_file:

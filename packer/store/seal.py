@@ -23,14 +23,13 @@ from packer.report import Progress
 from packer.store import journal as journals
 from packer.store.blocks import Result
 from packer.store.files import sync_folder, write_synced
+from packer.store.manifest_file import encode_manifest
 from packer.store.row_files import EXTRAS, MASKS, SOURCES, TARGETS, TENSORS, RowFiles, channel_statistics, extra_specs
-from reader.format.blocks import Block, encode_manifest, parse_content
+from reader.format.blocks import Block, parse_content
 from reader.format.check import metadata_files
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
-from reader.format.head import TEXT_COLUMNS
-from reader.format.manifest import MANIFEST, PIXELS, SAMPLES, FileEntry, Manifest
-from reader.format.tensors import TEXTS_FILE, Compression, TensorSpec, metadata_names
+from reader.format.manifest import MANIFEST, PIXELS, SAMPLES, FileEntry, JpegRows, Manifest, TensorSpec
 
 # What an input's lines take beside its path: 249 and 161 bytes of thumbnails (2026-11-21), and room for long numbers, EXIF
 # and warnings.
@@ -97,7 +96,6 @@ def expected_sizes(layout: RowLayout, inputs: Inputs) -> dict[str, int]:
         MANIFEST: class_bytes + _FEW_FILES_BYTES,
         TARGETS: rows * TensorSpec(inputs.targets.dtype, inputs.targets.row_shape).row_bytes,
     }
-    sizes |= {TEXTS_FILE: sum(map(len, inputs.texts_of(range(count))))} if inputs.texts else {}
     sizes |= {f"{TENSORS}/{name}.memmap": row_bytes * rows for name, row_bytes in layout.tensor_bytes.items()}
     return sizes | {
         f"{EXTRAS}/{name}.memmap": rows * spec.row_bytes for name, spec in extra_specs(inputs, layout).items()
@@ -158,16 +156,20 @@ def _fields(written: RowFiles, header: journals.Header, layout: RowLayout, input
         "further_targets": inputs.further_targets,
         "labels": {**header.labels, **({SOURCES: f"{written.sources:064x}"} if len(inputs) else {})},
         "mask_values": written.mask_values,
-        "reader_features": layout.reader_features + ((TEXT_COLUMNS,) if inputs.texts else ()),
-        "texts": tuple(inputs.texts),
-        "compression": Compression.of(layout.form, written.unpacked_bytes, written.noted.squared_error),
+        "has_own_sizes": layout.geometry.has_own_sizes,
+        "has_own_masks": layout.has_masks and not layout.has_mask_file,
+        "jpeg": jpeg_rows(layout.quality, written.unpacked_bytes, written.noted.squared_error),
     }
+
+
+def jpeg_rows(quality: int, pixel_bytes: int, squared_error: int) -> JpegRows | None:
+    """Return what a manifest says of rows that are JPEGs of this quality; None of 0, raw rows."""
+    return JpegRows(quality, pixel_bytes, squared_error) if quality else None
 
 
 def _metadata_entries(fields: dict[str, Any], files: dict[str, FileEntry]) -> dict[str, FileEntry]:
     """Return the entries of the meta.json files, which depend on the shapes alone."""
-    blank = dict.fromkeys(metadata_names(has_extras=bool(fields["extras"])), FileEntry(0, ""))
-    contents = metadata_files(Manifest(**fields, files=files | blank))
+    contents = metadata_files(Manifest(**fields, files=files))
     return {
         name: FileEntry(len(content), f"sha256:{hashlib.sha256(content).hexdigest()}")
         for name, content in contents.items()

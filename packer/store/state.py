@@ -19,6 +19,7 @@ from packer.inputs.splits import stores_in
 from packer.option_names import pack_call
 from packer.store.journal import FOLDER, JOURNAL, Header, header_of, read_header, read_progress
 from packer.store.parts import PARTS, Part, started_parts
+from packer.store.recorded import check_recorded
 from reader.format.check import check_store
 from reader.format.errors import IncompleteStoreError, StoreError
 from reader.format.filesystem import error_path
@@ -176,7 +177,9 @@ def check_finished(out: str | os.PathLike[str]) -> Manifest:
         StoreError: as `check_store`; IncompleteStoreError where what makes the store has not finished.
     """
     try:
-        return check_store(out)
+        manifest = check_store(out)
+        check_recorded(manifest)
+        return manifest
     except StoreError as e:
         folder = Path(out)
         # one that may not be looked at is not there for this

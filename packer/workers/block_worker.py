@@ -21,6 +21,7 @@ from packer.pixels.layout import RowLayout
 from packer.pixels.requantize import row_decoder
 from packer.pixels.row import Row
 from packer.pixels.statistics import ChannelSums
+from packer.sample_lines import Sample, line_start
 from packer.sources.base import NO_STATE, Readable, State
 from packer.sources.local import LocalSource
 from packer.sources.locate import locate
@@ -32,7 +33,6 @@ from packer.store.lock import check_same_lock
 from packer.system import BINARY, NO_DESCRIPTOR
 from packer.workers.processes import InFlight
 from reader.format.filesystem import error_path
-from reader.format.samples import Sample, line_start
 from reader.format.urls import is_url
 
 if TYPE_CHECKING:
@@ -88,7 +88,9 @@ class PackJob:
     @property
     def layout(self) -> RowLayout:
         """How the rows are in the store's files."""
-        return RowLayout.of(self.geometry, self.rows.channels, has_masks=self.has_masks, form=self.rows.form)
+        return RowLayout.of(
+            self.geometry, self.rows.channels, has_masks=self.has_masks, quality=self.rows.compress or 0
+        )
 
 
 @dataclass
@@ -208,8 +210,8 @@ class BlockWorker:
         """Append one row; nothing here can fail: an input is a row or a reject, never both."""
         layout = self._layout
         height, width = layout.size or row.content[2:]
-        kept = row.frame or (self._packed(row, attempt.mask, height, width) if layout.is_compressed else row.pixels)
-        for data in (kept, b"" if layout.has_mask_file or layout.is_compressed else attempt.mask):
+        kept = row.frame or row.pixels
+        for data in (kept, b"" if layout.has_mask_file else attempt.mask):
             held.append(data)
             result.crc32 = zlib.crc32(data, result.crc32)
         if layout.has_mask_file:
@@ -217,10 +219,8 @@ class BlockWorker:
         self._sums.add(row.pixels, width * layout.channel_count)
         if layout.size is None:
             result.shapes.append((height, width))
-        if layout.is_compressed:
+        if layout.quality:
             result.frames.append(len(kept))
-            result.unpacked_crc32 = zlib.crc32(attempt.mask, zlib.crc32(row.pixels, result.unpacked_crc32))
-            result.unpacked_bytes += len(row.pixels) + len(attempt.mask)
         result.mask_values = sorted({*result.mask_values, *attempt.mask_values})
         result.rows += 1
         result.kept += attempt.is_reused
@@ -229,15 +229,6 @@ class BlockWorker:
             result.content.append(row.content)
         y0, x0, y1, x1 = row.content
         result.pixel_count += (y1 - y0) * (x1 - x0)
-
-    def _packed(self, row: Row, mask: bytes, height: int, width: int) -> bytes:
-        """Compress a row without loss, with its mask behind it."""
-        import numpy as np
-
-        from reader import frames
-
-        packer = frames.packer(self._layout.form, self._layout.channel_count)
-        return packer.pack(np.frombuffer(row.pixels + mask, np.uint8), height, width)
 
 
 class ImageRows:

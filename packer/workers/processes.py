@@ -180,7 +180,11 @@ def serve(job: Job, pipe: Connection, in_flight: InFlight) -> None:
         return
     except MemoryError:  # reported by the exit code: a message would need memory
         os._exit(_NO_MEMORY)
-    except (OSError, PackError, EngineError) as e:  # the disk of the store or of the inputs, or this machine: the pack must stop
+    except (
+        OSError,
+        PackError,
+        EngineError,
+    ) as e:  # the disk of the store or of the inputs, or this machine: the pack must stop
         with contextlib.suppress(OSError):
             pipe.send(("failed", e))
 

@@ -104,8 +104,8 @@ class MemmapDataset(Dataset[Any]):
 
     def __repr__(self) -> str:
         m = self.manifest
-        row = f"{m.kind.up_to}uint8[{m.height}, {m.width}, {m.channels}]"
-        return f"MemmapDataset({str(self.remote or self.path)!r}: {len(self)} rows of {row}, {len(m.classes)} classes)"
+        where = str(self.remote or self.path)
+        return f"MemmapDataset({where!r}: {len(self)} rows of {m.shape_text}, {len(m.classes)} classes)"
 
     def __getstate__(self) -> dict[str, object]:
         opened = ("manifest", "opened_store", "check_rows", "_pool", "_targets", "_samples")
@@ -253,11 +253,6 @@ class MemmapDataset(Dataset[Any]):
         return self._samples
 
     imgs = samples
-
-    @property
-    def texts(self) -> dict[str, list[str]]:
-        """Each text column by its name, list[str] of all rows, without reading a pixel; {}: the store has none."""
-        return self.opened_store.texts(self._rows)
 
     @property
     def root(self) -> str:

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from tensordict import TensorDict
 from torch.utils.data import get_worker_info
 
 from reader.buffers import alone, own_memory
@@ -22,17 +21,15 @@ from reader.dataset.sources import Sources
 from reader.format.check import check_store
 from reader.format.errors import StoreError
 from reader.format.filesystem import identity
-from reader.format.manifest import MANIFEST, PIXELS
+from reader.format.manifest import MANIFEST, PIXELS, TensorSpec
 from reader.format.row_values import RowValues
-from reader.format.tensors import NEEDS_RAW, TensorSpec
 from reader.memory.places import InFile, InMemory, Memory, Place, Remote
 from reader.memory.raw_file import RawFile
 from reader.memory.row_table import Columns, RowTable, row_of, row_table
 from reader.memory.spans import Bytes, Layout, Spans, equal_spans, reads_of
-from reader.memory.text_file import TextFile
 from reader.memory.threads import Copies
 from reader.rows import Rows
-from reader.store import Batch, RaggedBatch, map_tensor, names_targets, store_of
+from reader.store import NEEDS_RAW, Batch, RaggedBatch, map_tensor, names_targets, store_of
 
 # Tensors of a store that are not columns of its rows.
 _NO_COLUMNS = ("pixels", "frames")
@@ -79,7 +76,6 @@ class OpenedStore:
     """
 
     # where texts of rows are read from, where they have any
-    text_file: TextFile | None = None
 
     def __init__(self, path: Path, remote: Remote | None = None) -> None:
         self.path, self.remote = path, remote
@@ -93,7 +89,6 @@ class OpenedStore:
                 paths = {name: path / file for name, file in inside.items()}
                 here = {name: file for name, file in paths.items() if remote is None or name != "pixels"}
                 self.files = {name: RawFile(file, past_cache=False) for name, file in here.items()}
-                self.text_file = TextFile.of(path, self.manifest) if self.manifest.texts else None
                 tensors = {name: spec for name, spec in self.manifest.tensors.items() if name != "pixels"}
                 columns = {
                     name: FileColumn(paths[name], self.files[name], spec, (self.manifest.rows, *spec.row_shape))
@@ -154,7 +149,7 @@ class OpenedStore:
             StoreError: one is none of this store's; names the row.
         """
         pixels = self._views["pixels"].view(self.manifest.pixel_shape)
-        store = self.with_texts(store_of(self.manifest, self._views | {"pixels": pixels}))
+        store = store_of(self.manifest, self._views | {"pixels": pixels})
         self.check_rows(None)
         self.layout(np.arange(self.manifest.rows))
         return store
@@ -174,13 +169,13 @@ class OpenedStore:
                 # torch pickles whole storages, and the mask is in that of the image
                 one.pixels, one.extras["masks"] = alone(one.pixels), alone(one.extras["masks"])
             one.rows = torch.tensor(row)
-        return self.with_texts(one)
+        return one
 
     @functools.cached_property
     def has_pairs(self) -> bool:
         """Whether rows are raw, on this disk, and a class is all that a loop gets beside the image: `pair` reads them."""
         m = self.manifest
-        is_plain = m.target_kind == "class" and not m.texts and not names_targets(m)
+        is_plain = m.target_kind == "class" and not names_targets(m)
         return self.remote is None and self.table.is_raw and is_plain
 
     def pair(self, row: int) -> tuple[torch.Tensor, int]:
@@ -210,22 +205,6 @@ class OpenedStore:
         self.files[name].read(numbers.view(np.uint8).data, [(row * numbers.nbytes, numbers.nbytes, 0)])
         return numbers.tolist()
 
-    def with_texts(self, batch: Batch) -> Batch:
-        """Write on a batch where the texts of its rows are read from; returns it."""
-        if self.text_file is not None:
-            batch.text_file = self.text_file
-        return batch
-
-    def texts(self, rows: Rows | None) -> dict[str, list[str]]:
-        """Return each text column by name, of these rows, or of all with None."""
-        if self.text_file is None:
-            return {}
-        self.check_rows(rows)
-        chosen = np.arange(self.manifest.rows) if rows is None else rows
-        spans = self.columns(chosen, [f"extras/{name}" for name in self.manifest.texts])
-        extras = {name.removeprefix("extras/"): column for name, column in spans.items()}
-        return self.text_file.texts(TensorDict(extras, batch_size=[len(chosen)]))
-
     def slice(self, start: int, stop: int) -> Batch:
         """Return rows [start, stop), one at least, as views that share nothing with what batches are copied from.
 
@@ -234,9 +213,6 @@ class OpenedStore:
         Raises:
             StoreError: a file was cut short. One that is cut later ends the process that reads the view (SIGBUS).
         """
-        return self.with_texts(self._sliced(start, stop))
-
-    def _sliced(self, start: int, stop: int) -> Batch:
         rows = np.arange(start, stop)
         if not self.table.is_raw or self.remote is not None:
             return self._gathered(rows, own_memory, reads_files=False)
@@ -257,7 +233,7 @@ class OpenedStore:
         Raises:
             StoreError: a file was cut short.
         """
-        return self.with_texts(self._gathered(rows, memory, reads_files=_reads_files()))
+        return self._gathered(rows, memory, reads_files=_reads_files())
 
     def _gathered(self, rows: Rows, memory: Memory, *, reads_files: bool, is_one: bool = False) -> Batch:
         """Copy rows into memory, and wait; is_one: a single row of one size has no batch dimension."""

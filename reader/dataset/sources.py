@@ -11,7 +11,7 @@ from reader.format.blocks import Block, read_blocks
 from reader.format.errors import StoreError
 from reader.format.filesystem import identity
 from reader.format.manifest import MANIFEST, SAMPLES, Manifest, read_manifest
-from reader.format.samples import read_line, read_samples
+from reader.format.samples import read_line, read_source_paths
 from reader.memory.places import Remote
 
 
@@ -30,7 +30,7 @@ class Sources:
     def paths(self) -> list[str]:
         """The path of each row's source, relative to the packed folder."""
         self._check()
-        return [sample.path for sample in read_samples(self._path, self._manifest)]
+        return read_source_paths(self._path, self._manifest)
 
     @functools.cached_property
     def rows_by_path(self) -> dict[str, int]:

@@ -15,9 +15,8 @@ from typing import Any
 
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path, is_allowed, retry_missing, unreadable
-from reader.format.manifest import Manifest, read_manifest
+from reader.format.manifest import EXTRAS_META, TENSORS_META, TOP_META, Manifest, TensorSpec, read_manifest
 from reader.format.shown import shown
-from reader.format.tensors import EXTRAS_META, TENSORS_META, TOP_META, TensorSpec
 
 TENSORS, EXTRAS = "_tensordict", "_tensordict/extras"
 # tensordict unpickles a file of this name in a folder that it loads, unless allow_pickle is False

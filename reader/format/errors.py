@@ -15,10 +15,6 @@ class MissingLibraryError(StoreError, ImportError):
     """What reads a store's frames is not installed."""
 
 
-class RowSizeError(ValueError):
-    """No JPEG has as many pixels a side as a row."""
-
-
 class OrderError(ValueError):
     """An order cannot be built from these numbers."""
 

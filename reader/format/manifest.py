@@ -1,291 +1,190 @@
 """What manifest.json says: its fields, their checks, and how it is read. `check.py` compares a folder with it.
 
-Byte-level specification: docs/FORMAT.md. Imports only the standard library, so that `pack` and its workers can
-write stores without torch; it never maps or decodes a pixel, and writes nothing.
+Specification: docs/FORMAT.md. Imports the standard library alone, so that `pack` and its workers read stores without torch; never
+maps or decodes a pixel, and writes nothing.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 from reader.format.errors import IncompleteStoreError, StoreError
-from reader.format.fields import (
-    BOOL,
-    BYTES,
+from reader.format.filesystem import error_path, open_regular, retry_missing, unreadable
+from reader.format.shown import brief, shown
+from reader.format.splits import FOLDER, ROLES, is_stage, stages
+from reader.format.values import (
     INT32_MOST,
     INT64_MOST,
-    NUMBER,
-    NUMBERS,
-    OBJECT,
-    TEXT,
-    TEXTS,
-    Kind,
-    check_record,
+    Json,
+    boolean,
     integer,
-    key,
-    list_of,
-    matching,
-    object_of,
-    one_of,
-    optional,
-    read_values,
-    record,
-    records_of,
-    tuple_of,
-    values_of,
-    with_known,
-    write_record,
+    is_number,
+    is_plain,
+    object_in,
+    text,
+    texts,
+    value_in,
 )
-from reader.format.filesystem import error_path, open_regular, retry_missing, unreadable
-from reader.format.head import (
-    FORMAT_NAME,
-    FORMAT_VERSION,
-    MOST_MANIFEST_BYTES,
-    OWN_MASKS,
-    OWN_SIZES,
-    check_version,
-    read_head,
-)
-from reader.format.row_kinds import PAGE_BYTES, RowKind, kind_of
-from reader.format.shown import brief
-from reader.format.splits import FOLDER, ROLES, is_stage, stages
-from reader.format.tensors import (
-    ITEM_BYTES,
-    RAW,
-    Compression,
-    RawPixels,
-    TensorSpec,
-    metadata_names,
-    text_files,
-)
+
+FORMAT_NAME = "pixpack"
+FORMAT_VERSION = (1, 0)
 
 MANIFEST = "manifest.json"
 SAMPLES = "samples.jsonl"
 REJECTED = "rejected.jsonl"
 PIXELS = "_tensordict/pixels.memmap"
+TOP_META, TENSORS_META, EXTRAS_META = "meta.json", "_tensordict/meta.json", "_tensordict/extras/meta.json"
 
 EXTRA_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
-
+ITEM_BYTES = {"uint8": 1, "int32": 4, "int64": 8, "float32": 4, "float64": 8, "bool": 1}
 TARGET_DTYPES = {"class": "int64", "regression": "float32", "multi-hot": "float32"}
-
-_SHA256 = matching(r"sha256:[0-9a-f]{64}", "sha256: and 64 hex digits")
-_CRC32 = matching(r"crc32:[0-9a-f]{8}", "crc32: and 8 hex digits")
-_TARGET_KIND = one_of(*TARGET_DTYPES)
-_MASK_VALUES = Kind(
-    "1 to 256 rising integers from 0 to 255",
-    lambda value: BYTES.holds(value) and bool(value) and value == sorted({*value}),
-    tuple,
-    list,
-)
-_SIDE = integer(1, INT32_MOST)
-_SHORT_SIDE = matching(r"short:[1-9]\d{0,8}(?:/[24])?|\d{1,9}/[24]", "short: and a number")
 # A line of samples.jsonl has all numbers of a row's target.
 MOST_TARGETS = 1 << 24
-_DECODER = object_of(
-    Kind(
-        "text, a number, true, false or null",
-        lambda value: value is None or type(value) is bool or TEXT.holds(value) or NUMBER.holds(value),
-    ),
-    "an object of texts",
-)
-# Those that an option of `pack` has today; others are of a later minor version, and any plain values.
-_OPTIONS = with_known(
-    "options of the manifest",
-    {
-        "size": optional(list_of(_SIDE, "two integers", count=2)),
-        "fit": TEXT,
-        "crop_fraction": Kind("a number above 0, up to 1", lambda value: NUMBER.holds(value) and 0 < value <= 1),
-        "resample": TEXT,
-        "exact": BOOL,
-        "channels": TEXT,
-        "shuffle": optional(integer(0, 1 << 256)),
-        "requantize": integer(1, 31),
-        "bit_depth": integer(1, 64),
-        "mask_values": BYTES,
-        "compress": TEXT,
-        "max_size": Kind(
-            'an integer, "short:" and one, or null',
-            lambda value: value is None or _SIDE.holds(value) or _SHORT_SIDE.holds(value),
-        ),
-    },
-)
-_LABELS = replace(
-    with_known(
-        "labels of the manifest",
-        {
-            **dict.fromkeys(
-                (
-                    *("boxes", "extension", "inputs", "label_separator", "path_column", "sources"),
-                    *("target_column", "text_column"),
-                ),
-                TEXT,
-            ),
-            **dict.fromkeys(("classes", "masks", "root"), BOOL),
-        },
-    ),
-    write=lambda labels: dict(sorted(labels.items())),
-)
-_VERSION = tuple_of(integer(0), "two integers", count=2)
-# Which class reads it follows from the reader features.
-_COMPRESSION = replace(OBJECT, write=write_record)
+# Flat pixels are filled up to complete pages: they are read by pages, also past the page cache.
+PAGE_BYTES = 4096
+# numpy has arrays of up to 32 dimensions, of which one is that of rows
+_MOST_DIMENSIONS = 30
+# 64 samples of a JPEG take 2 bits at least: no frame decodes to more than this for each of its bytes.
+MOST_JPEG_RATIO = 1 << 8
+
+_BLOCKS_OPEN = b',\n  "blocks": ['
+_DIGEST_LINE = re.compile(rb',\n  "digest": "sha256:([0-9a-f]{64})"\n}\n')
+_DIGEST_LINE_BYTES = len(b',\n  "digest": "sha256:"\n}\n') + 64
+_READ_BYTES = 1 << 20
+# A million classes have 30 MB. A block has 8 MB of rows and 40 bytes here, so 1 GiB is that of 200 TB.
+_MOST_HEAD_BYTES = 128 << 20
+MOST_MANIFEST_BYTES = 1 << 30
 
 
-@record()
+@dataclass(frozen=True)
+class TensorSpec:
+    """One per-row tensor: dtype name and the shape of one row."""
+
+    dtype: str
+    row_shape: tuple[int, ...] = ()
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return ITEM_BYTES[self.dtype] * math.prod(self.row_shape)
+
+
+@dataclass(frozen=True)
 class FileEntry:
     """Exact size and digest ("sha256:..." or, for pixels, "crc32:...") of one file of the store."""
 
-    size_bytes: int = key(integer(0))
-    digest: str = key(TEXT)
+    size_bytes: int
+    digest: str
 
 
-@record()
+@dataclass(frozen=True)
 class FurtherTarget:
     """What an extra means that is a target beside `targets`: its kind, as that of `targets`, and the names of its classes."""
 
-    kind: str = key(_TARGET_KIND)
-    classes: tuple[str, ...] = key(TEXTS, default=())
-
-    def __post_init__(self) -> None:
-        check_record("a further target of the manifest", self)
+    kind: str
+    classes: tuple[str, ...] = ()
 
 
-@record(kw_only=True)
+@dataclass(frozen=True)
+class JpegRows:
+    """Of rows that are JPEGs: their quality, 1 to 100, the bytes of all rows decoded, and the sum of squares of what was lost."""
+
+    quality: int
+    pixel_bytes: int
+    squared_error: int
+
+    @property
+    def psnr(self) -> float:
+        """The peak signal-to-noise ratio over all bytes of all rows, dB; infinite where nothing was lost."""
+        if not self.squared_error:
+            return math.inf
+        return 10 * math.log10(255 * 255 * self.pixel_bytes / self.squared_error)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """What manifest.json says, without the table of blocks (see `read_blocks`), which an opening reader does not need.
 
     Attributes:
         rows, height, width, channels: the shape of the store; the largest height and width where rows have sizes of their own.
+        has_own_sizes: pixels is flat, and offsets and shapes say where each row is.
+        has_own_masks: each row, which has a size of its own, has its mask behind its pixels.
+        jpeg: rows are JPEGs; None where they are raw.
         target_kind, target_count: "class", "regression" or "multi-hot", and the K of targets[N, K]; None for classes.
         has_content: rows hold padding, and content says where.
         extras: name of a further tensor -> its dtype and shape.
         classes: names of the classes, in the order of their numbers.
+        further_targets: name of an extra that is a target too -> its kind and classes.
+        labels: how targets, classes and boxes were read, as far as options said it.
+        mask_values: values of masks, rising: no mask has another; () where they are not recorded.
         mean, std: of each channel, of pixels scaled to [0, 1], over the pixels that are image (padding left out).
         inputs, rejected: how many were packed from, and how many of these became no row.
         options, decoders: what shaped the pixels, and the libraries that decoded them.
         files: path in the store -> size and digest.
-        version: of the format, (major, minor).
-        reader_features, writer_features: what a program must know to read the store, or to write it.
-        further_targets: name of a further target -> its kind and classes.
-        labels: how targets, classes and boxes were read, as far as options said it.
-        compression: how the pixels are compressed; None where they are raw.
-        texts: names of the columns of texts, the first one first, each also an extra that says where they are.
-        mask_values: values of masks, rising: no mask has another; () where they are not recorded.
         digest: "sha256:" and that of manifest.json.
-
-    Raises:
-        StoreError: the values contradict each other.
     """
 
-    # In the order of FORMAT.md, which is that of the head.
-    version: tuple[int, int] = key(_VERSION, default=FORMAT_VERSION)
-    reader_features: tuple[str, ...] = key(TEXTS, default=())
-    writer_features: tuple[str, ...] = key(TEXTS, default=())
-    rows: int = key(integer(1))
-    height: int = key(_SIDE)
-    width: int = key(_SIDE)
-    channels: int = key(one_of(1, 3, 4))
-    target_kind: str = key(_TARGET_KIND, "kind", inside="targets")
-    target_count: int | None = key(optional(integer(1, MOST_TARGETS)), "count", inside="targets")
-    has_content: bool = key(BOOL, "content")
-    extras: Mapping[str, TensorSpec] = key(records_of(TensorSpec, "the extra {} of the manifest"))
-    classes: tuple[str, ...] = key(TEXTS)
-    further_targets: Mapping[str, FurtherTarget] = key(
-        records_of(FurtherTarget, "the further target {} of the manifest"), where_given=True, default_factory=dict
-    )
-    texts: tuple[str, ...] = key(TEXTS, where_given=True, default=())
-    labels: Mapping[str, Any] = key(_LABELS, where_given=True, default_factory=dict)
-    mask_values: tuple[int, ...] = key(_MASK_VALUES, where_given=True, default=())
-    mean: tuple[float, ...] = key(NUMBERS)
-    std: tuple[float, ...] = key(NUMBERS)
-    inputs: int = key(integer(1))
-    rejected: int = key(integer(0))
-    options: Mapping[str, Any] = key(_OPTIONS)
-    decoders: Mapping[str, Any] = key(values_of(_DECODER, "decoders of the manifest"))
-    compression: Compression | None = key(_COMPRESSION, where_given=True, default=None)
-    files: Mapping[str, FileEntry] = key(records_of(FileEntry, "the entry of the file {} in the manifest"))
+    rows: int
+    height: int
+    width: int
+    channels: int
+    has_own_sizes: bool = False
+    has_own_masks: bool = False
+    jpeg: JpegRows | None = None
+    target_kind: str
+    target_count: int | None
+    has_content: bool
+    extras: Mapping[str, TensorSpec]
+    classes: tuple[str, ...]
+    further_targets: Mapping[str, FurtherTarget] = field(default_factory=dict)
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    mask_values: tuple[int, ...] = ()
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    inputs: int
+    rejected: int
+    options: Mapping[str, Any]
+    decoders: Mapping[str, Any]
+    files: Mapping[str, FileEntry]
     digest: str = field(default="", compare=False)
-
-    def __post_init__(self) -> None:
-        check_record("the manifest", self, ("rows", "height", "width", "channels"))
-        if self.target_kind not in TARGET_DTYPES or (self.target_kind == "class") != (self.target_count is None):
-            raise StoreError(
-                f"the manifest says targets of kind {brief(self.target_kind)} x {brief(self.target_count)}."
-            )
-        for name in self.extras:
-            if not EXTRA_NAME.fullmatch(name):
-                raise StoreError(f"the manifest names an extra {brief(name)}, expected letters, digits, _ and -.")
-        for name, target in self.further_targets.items():
-            if name not in self.extras or self.extras[name].dtype != TARGET_DTYPES[target.kind]:
-                raise StoreError(f"the manifest says that the extra {brief(name)} is a target of kind {target.kind!r}.")
-        if self.has_own_masks and (not self.has_own_sizes or "masks" in self.extras):
-            raise StoreError(
-                f"the manifest says {OWN_MASKS}, expected {OWN_SIZES} with it, and no extra 'masks' beside it."
-            )
-        if self.mask_values and not self.has_masks:
-            raise StoreError(
-                f"the manifest says mask_values {brief(self.mask_values)}, expected them with masks alone."
-            )
-        others = [SAMPLES, REJECTED, *text_files(self.texts, self.extras, self.reader_features)]
-        expected = sorted([*self.tensor_paths().values(), *metadata_names(has_extras=bool(self.extras)), *others])
-        if sorted(self.files) != expected:
-            other = [brief(name) for name in sorted({*self.files} ^ {*expected})]
-            raise StoreError(f"the manifest lists other files than {expected}: {', '.join(other[:5])}.")
-        if self.has_own_sizes and self.has_content:
-            raise StoreError("the manifest says that rows have content and sizes of their own, expected one of them.")
 
     @cached_property
     def tensors(self) -> Mapping[str, TensorSpec]:
         """Every tensor of the store by name; extras as "extras/<name>"."""
-        target_shape = () if self.target_count is None else (self.target_count,)
-        row_shape = () if self.is_flat else self.sides
         specs = {
-            "pixels": TensorSpec("uint8", row_shape),
-            "targets": TensorSpec(TARGET_DTYPES[self.target_kind], target_shape),
+            "pixels": TensorSpec("uint8", () if self.is_flat else self.sides),
+            "targets": TensorSpec(
+                TARGET_DTYPES[self.target_kind], () if self.target_count is None else (self.target_count,)
+            ),
         }
         if self.has_content:
             specs["content"] = TensorSpec("int32", (4,))
-        specs |= self.kind.tensors
+        if self.has_own_sizes:
+            specs |= {"offsets": TensorSpec("int64"), "shapes": TensorSpec("int32", (3,))}
         if self.has_own_masks:
-            specs["mask_offsets"] = TensorSpec("int64", ())
-        specs |= self.coding.tensors
+            specs["mask_offsets"] = TensorSpec("int64")
+        if self.jpeg:
+            # the bytes [begin, end) of pixels.memmap that each row's frame has
+            specs["frames"] = TensorSpec("int64", (2,))
         return specs | {f"extras/{name}": spec for name, spec in sorted(self.extras.items())}
 
     def tensor_paths(self) -> dict[str, str]:
         """Return tensor name -> path of its file inside the store."""
         return {name: f"_tensordict/{name}.memmap" for name in self.tensors}
 
-    @cached_property
-    def kind(self) -> RowKind:
-        """What follows from whether rows have one size."""
-        return kind_of(self.reader_features)
-
-    @property
-    def coding(self) -> Compression | RawPixels:
-        """What follows from whether rows are raw or frames."""
-        return self.compression or RAW
-
-    @property
-    def form(self) -> str:
-        """What asks for such rows, as --compress has it: "" (raw), "zstd" or "jpeg:95"."""
-        return self.coding.form
-
-    @property
-    def has_own_sizes(self) -> bool:
-        """Whether rows have sizes of their own: pixels is then flat, and offsets and shapes say where each row is."""
-        return self.kind.has_own_sizes
-
-    @property
-    def has_own_masks(self) -> bool:
-        """Whether each row, which has a size of its own, has its mask behind its pixels."""
-        return OWN_MASKS in self.reader_features
+    def metadata_names(self) -> list[str]:
+        """Return the paths of the meta.json files of the store."""
+        return [TOP_META, TENSORS_META, *([EXTRAS_META] if self.extras else [])]
 
     @property
     def has_masks(self) -> bool:
@@ -298,19 +197,30 @@ class Manifest:
         return self.height, self.width
 
     @property
+    def common_sides(self) -> tuple[int, int] | None:
+        """Height and width of every row; None where they differ."""
+        return None if self.has_own_sizes else self.largest
+
+    @property
     def sides(self) -> tuple[int, int, int]:
         """Height, width and channels of a row, of rows with sizes of their own the most."""
         return self.height, self.width, self.channels
 
     @property
+    def shape_text(self) -> str:
+        """The shape of a row in words: "uint8[224, 224, 3]", or "up to" that."""
+        up_to = "up to " if self.has_own_sizes else ""
+        return f"{up_to}uint8[{self.height}, {self.width}, {self.channels}]"
+
+    @property
     def pixel_shape(self) -> tuple[int, ...]:
-        """The shape of all pixels, unpacked."""
-        return self.kind.pixel_shape(self.rows, self.sides, self.pixel_bytes)
+        """The shape of all pixels, decoded."""
+        return (self.pixel_bytes,) if self.has_own_sizes else (self.rows, *self.sides)
 
     @property
     def is_flat(self) -> bool:
         """Whether pixels.memmap has no dimension of rows: they have sizes of their own, or are frames."""
-        return self.kind.is_flat or bool(self.form)
+        return self.has_own_sizes or self.jpeg is not None
 
     def count(self, name: str) -> int:
         """Return the length of a tensor: N, but of flat pixels the bytes of their file."""
@@ -318,95 +228,28 @@ class Manifest:
 
     @property
     def pixel_bytes(self) -> int:
-        """Bytes of the pixels of all rows, unpacked; of raw rows those of their file."""
-        return self.coding.unpacked_bytes(self.files[PIXELS].size_bytes)
+        """Bytes of the pixels of all rows, decoded; of raw rows those of their file."""
+        return self.jpeg.pixel_bytes if self.jpeg else self.files[PIXELS].size_bytes
 
     @cached_property
     def row_bytes(self) -> int:
         """Bytes of the pixels of one row, of rows with sizes of their own on average, masks included."""
-        return self.kind.row_bytes(self.rows, self.sides, self.pixel_bytes)
-
-    @property
-    def block_numbers(self) -> int:
-        """How many numbers the line of a block has."""
-        return self.coding.block_numbers or self.kind.block_numbers
+        return max(1, self.pixel_bytes // self.rows) if self.has_own_sizes else math.prod(self.sides)
 
     @property
     def batch_type(self) -> str:
-        """What tensordict's files name."""
-        return self.coding.batch_type or self.kind.batch_type
+        """What tensordict's files name: the dotted path is part of the format, and never moves."""
+        name = "CompressedRows" if self.jpeg else "RaggedBatch" if self.has_own_sizes else "ImageBatch"
+        return f"<class 'reader.store.{name}'>"
 
     def file_bytes(self, used_bytes: int) -> int:
         """Return the size of the file of pixels whose rows take so many bytes in it."""
-        return self.kind.file_bytes(used_bytes, self.form)
-
-    def to_json(self) -> dict[str, object]:
-        """Return the head of manifest.json, in its order."""
-        return {"format": FORMAT_NAME, **write_record(self)}
-
-    @classmethod
-    def from_json(cls, head: Mapping[str, Any], digest: str = "") -> Manifest:
-        """Build from the parsed head of manifest.json.
-
-        Raises:
-            StoreError: a field is missing or malformed, or the format is newer than this reader.
-        """
-        check_version(head)
-        values = read_values(cls, "the manifest", head)
-        # raw rows may have the key: of a later version, or of no meaning
-        values["compression"] = Compression.of_head(head)
-        manifest = cls(**values, digest=digest)
-        manifest.check_sums()
-        return manifest
-
-    def check_sums(self) -> None:
-        """Check what the fields say of each other: counts, classes of targets, digests and sizes of files.
-
-        Raises:
-            StoreError: two of them contradict each other.
-        """
-        if self.inputs != self.rows + self.rejected:
-            raise StoreError(
-                f"the manifest says {self.inputs} inputs, expected its {self.rows} rows and {self.rejected} rejects."
-            )
-        for name in ("mean", "std"):
-            if len(given := getattr(self, name)) != self.channels:
-                raise StoreError(f"the manifest says {name} = {brief(given)}, expected {self.channels} numbers.")
-        tensors = self.tensors
-        _check_classes("targets", self.target_kind, self.classes, tensors["targets"])
-        for name, target in self.further_targets.items():
-            _check_classes(name, target.kind, target.classes, self.extras[name])
-        for name, entry in self.files.items():
-            digest = _CRC32 if name == PIXELS else _SHA256
-            digest.check(f"the entry of the file {brief(name)} in the manifest", "digest", entry.digest)
-        for name, spec in tensors.items():
-            self._check_size(name, spec)
-        self.coding.check_sums(self.kind.required_bytes(self.rows, self.sides), self.files[PIXELS].size_bytes)
-
-    def _check_size(self, name: str, spec: TensorSpec) -> None:
-        """Check the size of a tensor's file."""
-        count, path = self.count(name), f"_tensordict/{name}.memmap"
-        # also where one side is 0: strides are products of the others
-        sides = [max(1, side) for side in (count, *spec.row_shape)]
-        if math.prod(sides) * ITEM_BYTES[spec.dtype] > INT64_MOST:
-            raise StoreError(f"the manifest says {name} of the shape {sides}, which is larger than any file.")
-        need, found = count * spec.row_bytes, self.files[path].size_bytes
-        if found != need:
-            raise StoreError(f"it lists {path} with {found} bytes, {self.rows} rows need {need}.")
-        if name == "pixels" and (found < self.rows or found != self.file_bytes(found)):
-            raise StoreError(f"it lists {path} with {found} bytes, expected whole pages of {PAGE_BYTES}.")
+        return whole_pages(used_bytes) if self.is_flat else used_bytes
 
 
-def _check_classes(name: str, kind: str, classes: tuple[str, ...], spec: TensorSpec) -> None:
-    """Check that a target has the shape of its kind, and as many numbers as classes."""
-    if len(spec.row_shape) != (kind != "class") or (
-        kind == "multi-hot" and classes and spec.row_shape != (len(classes),)
-    ):
-        raise StoreError(
-            f"the manifest says {name} of kind {kind!r} with rows {list(spec.row_shape)} and {len(classes)} classes."
-        )
-    if math.prod(spec.row_shape) > MOST_TARGETS:
-        raise StoreError(f"the manifest says {name} with rows {list(spec.row_shape)}, expected up to {MOST_TARGETS}.")
+def whole_pages(used_bytes: int) -> int:
+    """Return the size of a file of flat pixels that take so many bytes in it."""
+    return -(-used_bytes // PAGE_BYTES) * PAGE_BYTES
 
 
 def read_manifest(out: str | os.PathLike[str]) -> Manifest:
@@ -417,9 +260,8 @@ def read_manifest(out: str | os.PathLike[str]) -> Manifest:
         StoreError: OUT is not a store, or its manifest was changed.
     """
     root = Path(out)
-    path = root / MANIFEST
     with open_manifest(root) as file:
-        return parse_manifest(file, path)[0]
+        return parse_manifest(file, root / MANIFEST)[0]
 
 
 def open_manifest(root: Path) -> IO[bytes]:
@@ -446,11 +288,267 @@ def parse_manifest(file: IO[bytes], path: Path) -> tuple[Manifest, int]:
         StoreError: it was changed, or its fields are not what FORMAT.md says.
     """
     with error_path(path):
-        head = read_head(file, path)
+        head, digest, begin = _read_head(file, path)
     try:
-        return Manifest.from_json(head.fields, head.digest), head.blocks_begin
+        return manifest_of(head, digest), begin
     except StoreError as e:
         raise StoreError(f"{path}: {e}") from None
+
+
+def manifest_of(head: Mapping[str, Any], digest: str = "") -> Manifest:
+    """Return what the parsed head of a manifest.json says, checked.
+
+    Raises:
+        StoreError: a field is missing or malformed, two contradict each other, or the version is another.
+    """
+    if head.get("format") != FORMAT_NAME:
+        raise StoreError(f"the format is {brief(head.get('format'))}, expected {FORMAT_NAME!r}.")
+    version = head.get("version")
+    if version != [*FORMAT_VERSION] or any(type(number) is not int for number in version):
+        known = ".".join(map(str, FORMAT_VERSION))
+        raise StoreError(f"the format version is {brief(version)}, this reader knows {known}. Update pixpack.")
+    it = "the manifest"
+    targets = object_in(it, head, "targets")
+    count = value_in("targets of the manifest", targets, "count", _is_count, f"1 to {MOST_TARGETS}, or null")
+    manifest = Manifest(
+        rows=integer(it, head, "rows", 1),
+        height=integer(it, head, "height", 1, INT32_MOST),
+        width=integer(it, head, "width", 1, INT32_MOST),
+        channels=value_in(it, head, "channels", lambda value: type(value) is int and value in (1, 3, 4), "1, 3 or 4"),
+        has_own_sizes=boolean(it, head, "own_sizes"),
+        has_own_masks=boolean(it, head, "own_masks"),
+        jpeg=_jpeg(head),
+        target_kind=_target_kind("targets of the manifest", targets),
+        target_count=count,
+        has_content=boolean(it, head, "content"),
+        extras={name: _spec(name, each) for name, each in object_in(it, head, "extras").items()},
+        classes=texts(it, head, "classes"),
+        further_targets={
+            name: _further_target(name, each) for name, each in object_in(it, head, "further_targets").items()
+        },
+        labels=_plain_object(head, "labels"),
+        mask_values=_mask_values(head),
+        mean=_numbers(head, "mean"),
+        std=_numbers(head, "std"),
+        inputs=integer(it, head, "inputs", 1),
+        rejected=integer(it, head, "rejected", 0),
+        options=_plain_object(head, "options"),
+        decoders=_decoders(head),
+        files={name: _file_entry(name, each) for name, each in object_in(it, head, "files").items()},
+        digest=digest,
+    )
+    _check_agreement(manifest)
+    _check_files(manifest)
+    return manifest
+
+
+# -- the fields, one function each
+
+
+def _is_count(value: object) -> bool:
+    return value is None or (type(value) is int and 1 <= value <= MOST_TARGETS)
+
+
+def _target_kind(what: str, entries: Mapping[str, Any]) -> str:
+    kinds = "one of 'class', 'regression', 'multi-hot'"
+    kind: str = value_in(what, entries, "kind", lambda value: type(value) is str and value in TARGET_DTYPES, kinds)
+    return kind
+
+
+def _jpeg(head: Mapping[str, Any]) -> JpegRows | None:
+    if "jpeg" in head and head["jpeg"] is None:
+        return None
+    what, entries = "jpeg of the manifest", object_in("the manifest", head, "jpeg")
+    return JpegRows(
+        integer(what, entries, "quality", 1, 100),
+        integer(what, entries, "pixel_bytes", 1),
+        integer(what, entries, "squared_error", 0),
+    )
+
+
+def _spec(name: str, entries: object) -> TensorSpec:
+    if not EXTRA_NAME.fullmatch(name):
+        raise StoreError(f"the manifest names an extra {brief(name)}, expected letters, digits, _ and -.")
+    what = f"the extra {brief(name)} of the manifest"
+    dtype = value_in(what, entries, "dtype", _is_dtype, f"one of {', '.join(ITEM_BYTES)}")
+    shape = value_in(what, entries, "shape", _is_shape, f"up to {_MOST_DIMENSIONS} integers of 0 or more")
+    return TensorSpec(dtype, tuple(shape))
+
+
+def _is_dtype(value: object) -> bool:
+    return type(value) is str and value in ITEM_BYTES
+
+
+def _is_shape(value: Json) -> bool:
+    is_short = type(value) is list and len(value) <= _MOST_DIMENSIONS
+    return is_short and all(type(side) is int and 0 <= side <= INT32_MOST for side in value)
+
+
+def _further_target(name: str, entries: Json) -> FurtherTarget:
+    what = f"the further target {brief(name)} of the manifest"
+    return FurtherTarget(_target_kind(what, entries), texts(what, entries, "classes"))
+
+
+def _mask_values(head: Mapping[str, Any]) -> tuple[int, ...]:
+    def is_rising(value: Json) -> bool:
+        is_of_bytes = type(value) is list and all(type(each) is int and 0 <= each <= 255 for each in value)
+        return is_of_bytes and value == sorted({*value})
+
+    return tuple(value_in("the manifest", head, "mask_values", is_rising, "rising integers from 0 to 255"))
+
+
+def _numbers(head: Mapping[str, Any], name: str) -> tuple[float, ...]:
+    def are_numbers(value: Json) -> bool:
+        return type(value) is list and len(value) == head["channels"] and all(map(is_number, value))
+
+    expected = f"{head['channels']} finite numbers"
+    return tuple(map(float, value_in("the manifest", head, name, are_numbers, expected)))
+
+
+def _plain_object(head: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    entries: Mapping[str, Any] = value_in("the manifest", head, name, _is_plain_object, "an object of plain values")
+    return entries
+
+
+def _is_plain_object(value: object) -> bool:
+    return type(value) is dict and is_plain(value)
+
+
+def _decoders(head: Mapping[str, Any]) -> Mapping[str, Any]:
+    entries = object_in("the manifest", head, "decoders")
+    for name in entries:
+        value_in("decoders of the manifest", entries, name, _is_decoder, "an object of texts")
+    return entries
+
+
+def _is_decoder(value: object) -> bool:
+    return type(value) is dict and is_plain(value, levels=1)
+
+
+def _file_entry(name: str, entries: object) -> FileEntry:
+    what = f"the entry of the file {brief(name)} in the manifest"
+    form = r"crc32:[0-9a-f]{8}" if name == PIXELS else r"sha256:[0-9a-f]{64}"
+    size_bytes, digest = integer(what, entries, "size_bytes", 0), text(what, entries, "digest")
+    if not re.fullmatch(form, digest):
+        raise StoreError(f"{what} says digest = {brief(digest)}, expected {form.partition(':')[0]}: and hex digits.")
+    return FileEntry(size_bytes, digest)
+
+
+# -- what the fields say of each other
+
+
+def _check_agreement(m: Manifest) -> None:
+    if (m.target_kind == "class") != (m.target_count is None):
+        raise StoreError(f"the manifest says targets of kind {m.target_kind!r} x {m.target_count}.")
+    if m.inputs != m.rows + m.rejected:
+        raise StoreError(f"the manifest says {m.inputs} inputs, expected its {m.rows} rows and {m.rejected} rejects.")
+    if m.has_own_masks and (not m.has_own_sizes or "masks" in m.extras):
+        raise StoreError("the manifest says own_masks, expected own_sizes with it, and no extra 'masks' beside it.")
+    if m.has_own_sizes and m.has_content:
+        raise StoreError("the manifest says that rows have content and sizes of their own, expected one of them.")
+    if m.jpeg and (m.has_own_masks or m.channels > 3):
+        raise StoreError("the manifest says jpeg, expected 1 or 3 channels, and no own_masks.")
+    if m.mask_values and not m.has_masks:
+        raise StoreError(f"the manifest says mask_values {brief(m.mask_values)}, expected them with masks alone.")
+    _check_classes("targets", m.target_kind, m.classes, m.tensors["targets"])
+    for name, target in m.further_targets.items():
+        if name not in m.extras or m.extras[name].dtype != TARGET_DTYPES[target.kind]:
+            raise StoreError(f"the manifest says that the extra {brief(name)} is a target of kind {target.kind!r}.")
+        _check_classes(name, target.kind, target.classes, m.extras[name])
+
+
+def _check_classes(name: str, kind: str, classes: tuple[str, ...], spec: TensorSpec) -> None:
+    """Check that a target has the shape of its kind, and as many numbers as classes."""
+    is_one_of_classes = kind == "multi-hot" and len(classes) > 0
+    if len(spec.row_shape) != (kind != "class") or (is_one_of_classes and spec.row_shape != (len(classes),)):
+        raise StoreError(
+            f"the manifest says {name} of kind {kind!r} with rows {list(spec.row_shape)} and {len(classes)} classes."
+        )
+    if math.prod(spec.row_shape) > MOST_TARGETS:
+        raise StoreError(f"the manifest says {name} with rows {list(spec.row_shape)}, expected up to {MOST_TARGETS}.")
+
+
+def _check_files(m: Manifest) -> None:
+    """Check which files are listed, and the sizes of those of the tensors."""
+    expected = {*m.tensor_paths().values(), *m.metadata_names(), SAMPLES, REJECTED}
+    if other := sorted({*m.files} ^ expected):
+        named = ", ".join(map(brief, other[:5]))
+        raise StoreError(f"the manifest lists other files than {sorted(expected)}: {named}.")
+    for name, spec in m.tensors.items():
+        count, path = m.count(name), f"_tensordict/{name}.memmap"
+        # also where one side is 0: strides are products of the others
+        sides = [max(1, side) for side in (count, *spec.row_shape)]
+        if math.prod(sides) * ITEM_BYTES[spec.dtype] > INT64_MOST:
+            raise StoreError(f"the manifest says {name} of the shape {sides}, which is larger than any file.")
+        if (found := m.files[path].size_bytes) != (need := count * spec.row_bytes):
+            raise StoreError(f"it lists {path} with {found} bytes, {m.rows} rows need {need}.")
+    size_bytes = m.files[PIXELS].size_bytes
+    if size_bytes < m.rows or size_bytes != m.file_bytes(size_bytes):
+        raise StoreError(f"it lists {PIXELS} with {size_bytes} bytes, expected whole pages of {PAGE_BYTES}.")
+    if m.jpeg:
+        _check_jpeg(m, m.jpeg, size_bytes)
+
+
+def _check_jpeg(m: Manifest, jpeg: JpegRows, size_bytes: int) -> None:
+    if not m.has_own_sizes and jpeg.pixel_bytes != m.rows * math.prod(m.sides):
+        need = m.rows * math.prod(m.sides)
+        raise StoreError(f"it lists {jpeg.pixel_bytes} bytes of decoded pixels, the rows need {need}.")
+    if jpeg.pixel_bytes // MOST_JPEG_RATIO > size_bytes:
+        raise StoreError(
+            f"it lists {jpeg.pixel_bytes} bytes of pixels, more than {size_bytes} bytes of JPEGs can hold."
+        )
+    if jpeg.squared_error > 255 * 255 * jpeg.pixel_bytes:
+        raise StoreError(f"it says squared_error = {jpeg.squared_error}, more than its pixels can differ.")
+
+
+# -- the bytes
+
+
+def _read_head(file: IO[bytes], path: Path) -> tuple[Mapping[str, Any], str, int]:
+    """Parse the part before the blocks and check the digest over all of the file, with the head and 1 MiB in memory at a time.
+
+    Returns the fields, the digest, and the byte behind the "[" of the blocks.
+
+    Raises:
+        StoreError: it was changed or cut short, is not JSON, or larger than any of ours.
+    """
+    digest, head, tail, begin, size_bytes = hashlib.sha256(), bytearray(), b"", -1, 0
+    while chunk := file.read(_READ_BYTES):
+        size_bytes += len(chunk)
+        if begin < 0:
+            searched = max(0, len(head) - len(_BLOCKS_OPEN))
+            head += chunk
+            begin = head.find(_BLOCKS_OPEN, searched)
+        if size_bytes > MOST_MANIFEST_BYTES or (begin < 0 and len(head) > _MOST_HEAD_BYTES):
+            raise StoreError(f"{path} is larger than a manifest can be. Pack again.")
+        # the last line is kept apart: it is the digest of everything before it
+        data = tail + chunk
+        digest.update(data[:-_DIGEST_LINE_BYTES])
+        tail = data[-_DIGEST_LINE_BYTES:]
+    match = _DIGEST_LINE.fullmatch(tail)
+    if not match or begin < 0 or match[1].decode() != digest.hexdigest():
+        raise StoreError(
+            f"{path} was changed after it was written or is cut short. Copy the store again, or pack again."
+        )
+    try:
+        fields = json.loads(head[:begin] + b"\n}", object_pairs_hook=_object, parse_constant=_no_number)
+    except (ValueError, RecursionError) as e:
+        raise StoreError(f"{path} holds no JSON ({shown(str(e), most=200)}). Pack again.") from None
+    if not isinstance(fields, dict):
+        raise StoreError(f"{path} holds no JSON object. Pack again.")
+    return fields, f"sha256:{digest.hexdigest()}", begin + len(_BLOCKS_OPEN)
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Refuse a key that comes twice: of two readers one would take the first, the other the second."""
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a key comes twice in one object")
+    return fields
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def _no_manifest(root: Path) -> StoreError:

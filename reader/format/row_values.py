@@ -7,11 +7,16 @@ batch, `pack verify` and commands that write stores check all.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any, TypeAlias
 
 from reader.format.errors import StoreError
-from reader.format.fields import INT32_MOST
-from reader.format.manifest import Manifest
-from reader.format.tensors import TEXTS_FILE, Array, TensorSpec
+from reader.format.manifest import MOST_JPEG_RATIO, Manifest, TensorSpec
+from reader.format.values import INT32_MOST
+
+# An array of numpy, which this package does not import.
+Array: TypeAlias = Any
+# A JPEG of noise at quality 100 has 1.6 times the bytes of the row, and 620 of tables.
+_MOST_TIMES, _MOST_BEYOND = 4, 4096
 
 
 class RowValues:
@@ -21,7 +26,7 @@ class RowValues:
         # tensor -> what a value of it is, the least and the most that it may be
         self._ranges = dict(_ranges(manifest))
         self._has_content, self._height, self._width = manifest.has_content, manifest.height, manifest.width
-        self._has_shapes, self._channels = "shapes" in manifest.kind.tensors, manifest.channels
+        self._has_shapes, self._channels = manifest.has_own_sizes, manifest.channels
 
     @property
     def tensors(self) -> list[str]:
@@ -113,6 +118,20 @@ def wrong_extents(offsets: Array, shapes: Array, mask_offsets: Array | None, siz
 _MOST_CHANNELS = 4
 
 
+def wrong_frames(frames: Array, sizes: Array, size_bytes: int) -> Array:
+    """Return which rows have frames that are not in the file, or cannot hold the row, bool[n].
+
+    Args:
+        frames: int64[n, 2], the byte where each begins and the byte behind it.
+        sizes: int64[n], bytes of each row, decoded.
+        size_bytes: of the file of frames.
+    """
+    begins, ends = frames[:, 0], frames[:, 1]
+    wrong = (begins < 0) | (ends <= begins) | (ends > size_bytes)
+    lengths = (ends - begins) * ~wrong
+    return wrong | (sizes // MOST_JPEG_RATIO > lengths) | ((lengths - _MOST_BEYOND) // _MOST_TIMES > sizes)
+
+
 def _ranges(manifest: Manifest) -> Iterator[tuple[str, tuple[str, int, int]]]:
     targets = {"targets": ("its target", manifest.target_kind, manifest.classes)}
     targets |= {
@@ -124,8 +143,6 @@ def _ranges(manifest: Manifest) -> Iterator[tuple[str, tuple[str, int, int]]]:
             yield name, (what, -1, len(classes) - 1)
         elif kind == "multi-hot":
             yield name, (what, 0, 1)
-    for name in manifest.texts:
-        yield f"extras/{name}", (f"the place of its {name}", 0, manifest.files[TEXTS_FILE].size_bytes)
     if has_boxes(manifest):
         yield (
             "extras/box_targets",

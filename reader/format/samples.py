@@ -1,279 +1,58 @@
-"""The lines of samples.jsonl, one a row, and of rejected.jsonl, one an input that became none."""
+"""The lines of samples.jsonl, one a row, as a reader uses them: where a row comes from."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from reader.format.errors import StoreError
-from reader.format.fields import (
-    BOOL,
-    INT32_MOST,
-    INT64_MOST,
-    NUMBERS,
-    TEXT,
-    TEXTS,
-    Json,
-    integer,
-    key,
-    optional,
-    read_record,
-    record,
-    write_record,
-)
 from reader.format.filesystem import error_path, open_regular
-from reader.format.manifest import REJECTED, SAMPLES, Manifest
+from reader.format.manifest import SAMPLES, Manifest
 from reader.format.shown import brief, shown
+from reader.format.values import text
 
-_REMEDY = "Copy the store again, or pack again."
 # A target of a million numbers has 20 MB.
-_MOST_LINE_BYTES = 64 << 20
-
-_SHA256 = re.compile("[0-9a-f]{64}").fullmatch
-_DECODING = {
-    **dict.fromkeys(("decoder", "format", "kept"), TEXT),
-    "requantized": BOOL,
-    "exif_orientation": integer(1, 8),
-    "dct_scale": integer(1, 64),
-    "squared_error": integer(0),
-    "warnings": TEXTS,
-}
-
-# The path and target that a line begins with, where the path has nothing that JSON escapes and the target is a class.
-_PATH_TARGET = re.compile(rb'\{"path":"([ !#-\[\]-~]*)","target":(-1|0|[1-9][0-9]{0,17}),').match
-
-# Made once: json.dumps makes an encoder for each call that has options, 20 us between two images (2026-11-21).
-_JSON = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"))
-# 1.5 us a line, where json.loads takes 2.4 to skip white space that no line has (2026-11-22).
-_TEXT = json.encoder.encode_basestring_ascii
-_DECODE = json.JSONDecoder().raw_decode
+MOST_LINE_BYTES = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """A line of samples.jsonl: the input that a row was packed from.
-
-    width and height are pixels of the upright source; size_bytes and sha256 are None for what is no file. decoding says which
-    decoder decoded the row, and how, under the keys of the line. columns are the further columns of its table, None without one.
-    """
-
-    path: str
-    target: Json
-    size_bytes: int | None
-    sha256: str | None
-    width: int
-    height: int
-    decoding: Mapping[str, Any] = field(default_factory=dict)
-    columns: Mapping[str, Json] | None = None
-
-    def encode(self) -> str:
-        """Return the line; ASCII, so that names that are no UTF-8 survive too."""
-        line: dict[str, object] = {"path": self.path, "target": self.target}
-        if self.sha256 is not None:
-            line |= {"bytes": self.size_bytes, "sha256": self.sha256}
-        if self.columns is not None:
-            line["columns"] = self.columns
-        return encode_line(line | {"width": self.width, "height": self.height, **self.decoding})
-
-    @classmethod
-    def decode(cls, line: str | bytes) -> Sample:
-        """Read a line.
-
-        Raises:
-            ValueError: it is none, or a value in it is of another kind than FORMAT.md says.
-        """
-        text = line.decode("ascii") if isinstance(line, bytes) else line
-        try:
-            keys, end = _DECODE(text)
-            take = keys.pop
-            own = take("path"), take("target"), take("bytes", None), take("sha256", None), take("width"), take("height")
-            columns = take("columns", None)
-        except (TypeError, KeyError, AttributeError, RecursionError) as e:
-            raise ValueError(f"{text[:60]!r} is not a line of {SAMPLES}.") from e
-        if text[end:] not in ("\n", ""):
-            raise ValueError(f"{text[:60]!r} is not a line of {SAMPLES}: something is behind the object.")
-        path, target, size_bytes, sha256, width, height = own
-        # without a table, which takes 3 us a row
-        if not (
-            type(path) is str
-            and (type(target) is int or type(target) is list)
-            and (size_bytes is None or (type(size_bytes) is int and 0 <= size_bytes <= INT64_MOST))
-            and (columns is None or type(columns) is dict)
-            and (sha256 is None or (type(sha256) is str and _SHA256(sha256)))
-            and type(width) is type(height) is int
-            and 0 < width <= INT32_MOST
-            and 0 < height <= INT32_MOST
-        ):
-            raise ValueError(f"{text[:60]!r} is not a line of {SAMPLES}: a value is of another kind, or out of range.")
-        if type(target) is list and not NUMBERS.holds(target):
-            raise ValueError(f"{text[:60]!r} is not a line of {SAMPLES}: its target is not a list of finite numbers.")
-        for name, value in keys.items():
-            if name in _DECODING and not _DECODING[name].holds(value):
-                raise ValueError(
-                    f"a line of {SAMPLES} says {name} = {brief(value)}, expected {_DECODING[name].expected}."
-                )
-        return cls(path, target, size_bytes, sha256, width, height, keys, columns)
-
-
-@record()
-class Reject:
-    """A line of rejected.jsonl: an input that became no row, and why; line is its line of a list, None where it has none."""
-
-    path: str = key(TEXT)
-    reason: str = key(TEXT)
-    line: int | None = key(optional(integer(0)), where_given=True, default=None)
-
-    def encode(self) -> str:
-        """Return the line."""
-        return encode_line(write_record(self))
-
-
-def line_start(path: str, target: Json, size_bytes: int, sha256: str, columns: str = "") -> str:
-    """Return what the line of a file's row begins with, as `Sample.encode` writes it: all but what its decoder reports.
-
-    columns: the further columns as a JSON object.
-
-    Example:
-        >>> line_start("a/1.jpg", 0, 512, "00ff")
-        '{"path":"a/1.jpg","target":0,"bytes":512,"sha256":"00ff",'
-    """
-    text = str(target) if type(target) is int else _JSON.encode(target)
-    return f'{{"path":{_TEXT(path)},"target":{text},"bytes":{size_bytes},"sha256":"{sha256}",' + (
-        columns and f'"columns":{columns},'
-    )
-
-
-def encode_line(value: Mapping[str, object]) -> str:
-    """Encode one object as a line of ASCII."""
-    return _JSON.encode(value) + "\n"
-
-
-def read_samples(out: Path, manifest: Manifest | None = None) -> Iterator[Sample]:
-    """Yield the lines of a store's samples.jsonl, in the order of its rows.
-
-    Args:
-        manifest: what the lines are compared with, where it is given: how many there are, and their targets.
-
-    Raises:
-        StoreError: a line is none; names the row.
-    """
-    return (sample for _, sample in read_samples_with_offsets(out, manifest))
-
-
-def read_targets(out: Path) -> Iterator[tuple[int, str, Json]]:
-    """Yield of each row the byte of samples.jsonl where its line begins, its path and its target.
-
-    In a fifth of the time of `read_samples`, for files whose digest was compared: the rest of a line is not checked.
-
-    Raises:
-        StoreError: a line is none; names the row.
-    """
-    begin = 0
-    for row, line in enumerate(_lines(out / SAMPLES)):
-        if match := _PATH_TARGET(line):
-            yield begin, match[1].decode("ascii"), int(match[2])
-        else:
-            sample = _decoded(out, row, line)
-            yield begin, sample.path, sample.target
-        begin += len(line)
-
-
-def read_samples_with_offsets(
-    out: Path, manifest: Manifest | None = None, *, first: int = 0, begin: int = 0
-) -> Iterator[tuple[int, Sample]]:
-    """Yield the lines as `read_samples` does, each with the byte of the file where it begins.
-
-    first: the row to begin with, whose line begins at byte `begin`.
-    """
-    row = first - 1
-    for row, line in enumerate(_lines(out / SAMPLES, begin), first):
-        yield begin, _decoded(out, row, line, manifest)
-        begin += len(line)
-    if manifest is not None and row + 1 != manifest.rows:
-        raise StoreError(f"{out / SAMPLES} has {row + 1} lines, the manifest says {manifest.rows} rows. {_REMEDY}")
-
-
-def _decoded(out: Path, row: int, line: bytes, manifest: Manifest | None = None) -> Sample:
-    """Read a row's line, and say whose it is where it is none."""
-    try:
-        sample = Sample.decode(line)
-        if manifest is not None:
-            check_sample(sample, manifest)
-    except ValueError as e:
-        raise StoreError(f"{out / SAMPLES}, row {row}: {shown(str(e), most=300)} {_REMEDY}") from None
-    return sample
-
-
-def check_sample(sample: Sample, manifest: Manifest) -> None:
-    """Check that a line's target is one of its store.
-
-    Raises:
-        ValueError: it is none.
-    """
-    target = sample.target
-    if manifest.target_count is None:
-        is_right = type(target) is int and -1 <= target < len(manifest.classes)
-    else:
-        is_right = type(target) is list and len(target) == manifest.target_count
-        if is_right and manifest.target_kind == "multi-hot":
-            is_right = all(type(value) is int and 0 <= value <= 1 for value in target)
-    if not is_right:
-        raise ValueError(f"the target {brief(target)} is none of this store.")
-
-
-def read_rejects(out: Path) -> Iterator[Reject]:
-    """Yield the lines of a store's rejected.jsonl, in the order of the inputs.
-
-    Raises:
-        StoreError: a line is none; names it.
-    """
-    for number, text in enumerate(_lines(out / REJECTED)):
-        what = f"{out / REJECTED}, line {number + 1}"
-        try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):
-            raise StoreError(f"{what}: {brief(text)} is not JSON. {_REMEDY}") from None
-        yield read_record(Reject, what, line)
-
-
-def read_json_lines(path: Path) -> Iterator[dict[str, object]]:
-    """Yield the objects of samples.jsonl or rejected.jsonl."""
-    with error_path(path), open(path, encoding="ascii") as file:
-        for line in file:
-            yield json.loads(line)
-
-
-def _lines(path: Path, begin: int = 0) -> Iterator[bytes]:
-    """Yield the lines of a file from a byte on; one that is longer than any of ours is cut, and so none."""
-    with error_path(path), open_regular(path) as file:
-        file.seek(begin)
-        yield from iter(partial(file.readline, _MOST_LINE_BYTES), b"")
-
-
-def read_line(out: Path, begin: int, number: int, row: int) -> dict[str, object]:
+def read_line(out: Path, begin: int, number: int, row: int) -> dict[str, Any]:
     """Return a line of samples.jsonl as it is: the number-th behind a byte of the file, which is that of a row.
 
     Raises:
-        StoreError: there is no such line, or it is no object.
+        StoreError: there is no such line, or it is no object with a path.
     """
-    line = b""
     with error_path(out / SAMPLES), open_regular(out / SAMPLES) as file:
         file.seek(begin)
-        for _ in range(number + 1):
-            line = file.readline(_MOST_LINE_BYTES)
+        return _parsed(out, row, next(islice(_lines(file), number, None), b""))
+
+
+def read_source_paths(out: Path, manifest: Manifest) -> list[str]:
+    """Return the path of each row's source.
+
+    Raises:
+        StoreError: a line is no object with a path, or there are not as many as rows.
+    """
+    with error_path(out / SAMPLES), open_regular(out / SAMPLES) as file:
+        paths: list[str] = [_parsed(out, row, line)["path"] for row, line in enumerate(_lines(file))]
+    if len(paths) != manifest.rows:
+        raise StoreError(f"{out / SAMPLES} has {len(paths)} lines, the manifest says {manifest.rows} rows.")
+    return paths
+
+
+def _lines(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield lines; one that is longer than any of ours is cut, and so none."""
+    return iter(partial(file.readline, MOST_LINE_BYTES), b"")
+
+
+def _parsed(out: Path, row: int, line: bytes) -> dict[str, Any]:
     try:
-        Sample.decode(line)
-        fields: dict[str, object] = json.loads(line)
-    except ValueError as e:
-        raise StoreError(f"{out / SAMPLES}, row {row}: {shown(str(e), most=300)} {_REMEDY}") from None
+        fields: dict[str, Any] = json.loads(line)
+        text(f"{brief(line)}", fields, "path")
+    except (ValueError, RecursionError) as e:
+        why = shown(str(e), most=300)
+        raise StoreError(f"{out / SAMPLES}, row {row}: {why} Copy the store again, or pack again.") from None
     return fields
-
-
-def read_paths(out: Path) -> list[str]:
-    """Return the paths of all inputs of a store: those of its rows, then the rejected ones."""
-    return [*(sample.path for sample in read_samples(out)), *(reject.path for reject in read_rejects(out))]

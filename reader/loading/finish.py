@@ -57,10 +57,9 @@ class Finish:
         self.is_left = on_device or bool(self._rest)
         self.transform = transform
         self._dataset, self._epoch, self._seed = plan.dataset, plan.number, plan.seed
-        # somebody may ask a batch what its random numbers depend on, or for its texts
+        # somebody may ask a batch what its random numbers depend on
         self._is_seen = transform is not None or not as_tuple
-        is_marked = self._is_seen or plan.dataset.opened_store.text_file is not None
-        self._is_marked_last = is_marked and (on_device or not self._first)
+        self._is_marked_last = self._is_seen and (on_device or not self._first)
         self._threads, self._as_tuple = threads, as_tuple
         self._by_name = plan.dataset.names_targets
 
@@ -90,7 +89,6 @@ class Finish:
 
     def _marked(self, batch: Batch, start: int) -> Batch:
         """Write on a batch what its texts are read from and what its random numbers depend on, where somebody may ask for it."""
-        self._dataset.opened_store.with_texts(batch)
         return stamped(batch, epoch=self._epoch, position=start, seed=self._seed) if self._is_seen else batch
 
     def _run(self, steps: list[Transform], result: object, rows: torch.Tensor | None) -> object:

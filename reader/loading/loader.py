@@ -147,8 +147,9 @@ class MemmapLoader:
 
     def __repr__(self) -> str:
         m, plan = self.dataset.manifest, self._epochs.plan
+        up_to = "up to " if m.has_own_sizes else ""
         return (
-            f"MemmapLoader({plan.length} steps of {m.kind.up_to}uint8[{self.batch_size}, {m.height}, {m.width}, {m.channels}]"
+            f"MemmapLoader({plan.length} steps of {up_to}uint8[{self.batch_size}, {m.height}, {m.width}, {m.channels}]"
             f" on {self.device}, order {self.order}, seed {self.seed}, {plan.ranks}, residency {self.residency})"
         )
 

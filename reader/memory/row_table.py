@@ -1,8 +1,8 @@
 """Rows of a store: their form, how the file keeps them, where they are in it, and the one way from rows to a batch.
 
-A table is a form (of one size, or of a size each) with a codec (raw, zstd, JPEG). Callers ask these two instead of asking which
+A table is a form (of one size, or of a size each), of rows that are raw or JPEGs. Callers ask these two instead of asking which
 kind of store it is. Raw rows, frames, rows of several stores and rows copied to a device differ in one thing here: the span of
-bytes that a row is. Knows no place; see `places.py`. No frame is believed: it has to unpack to exactly the row.
+bytes that a row is. Knows no place; see `places.py`. No frame is believed: it has to decode to exactly the row.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import numpy.typing as npt
 import torch
 from tensordict import TensorDict
 
-from reader import frames
+from reader import jpeg_frames
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
-from reader.format.row_values import wrong_extents
-from reader.format.tensors import wrong_frames
+from reader.format.row_values import wrong_extents, wrong_frames
 from reader.memory.places import Located, Memory, Place, bytes_of
 from reader.memory.spans import Bytes, Layout, Spans, equal_spans, laid_out
 from reader.memory.threads import Copies, kept, on_threads
@@ -29,8 +28,7 @@ from reader.store import Batch, ImageBatch, RaggedBatch, batch_around
 
 # All that some rows have but their pixels: [B, ...] of each tensor, by its name in the manifest.
 Columns = Mapping[str, torch.Tensor]
-# A thread unpacks so many bytes of rows at once: enough that a call for each line of them costs little beside it,
-# few enough that two batches are shared by all threads.
+# A thread decodes so many bytes of rows at once: few enough that two batches are shared by all threads.
 _PIECE_BYTES = 2 << 20
 
 
@@ -112,24 +110,22 @@ RowForm = EqualRows | OwnSizeRows
 
 
 class FrameRows:
-    """Unpacks rows that are a frame each, of zstd or a JPEG, by threads, straight into the memory of a batch.
+    """Decodes rows that are JPEGs, by threads, straight into the memory of a batch.
 
     Args:
-        manifest: of a store whose rows are frames.
-        form: of the rows, unpacked.
+        manifest: of a store whose rows are JPEGs.
+        form: of the rows, decoded.
         locate: names a row, for errors.
     """
 
     def __init__(self, manifest: Manifest, form: RowForm, locate: Locate) -> None:
-        self.codec = manifest.coding.codec
-        frames.check_library(self.codec)
-        self._form, self._locate = form, locate
-        self._channels, self._has_masks = manifest.channels, manifest.has_own_masks
+        jpeg_frames.check_library()
+        self._form, self._locate, self._channels = form, locate, manifest.channels
 
     def begin(
         self, rows: Rows, columns: Columns, layout: Layout, place: Place, memory: Memory
     ) -> tuple[torch.Tensor, Copies]:
-        """Begin to unpack rows: uint8[n], complete when the copies were waited for; what is wrong with a frame, waiting raises.
+        """Begin to decode rows: uint8[n], complete when the copies were waited for; what is wrong with a frame, waiting raises.
 
         Args:
             rows: int64[B] of the table.
@@ -151,18 +147,19 @@ class FrameRows:
             )
             for a, b in _pieces(ends)
         ]
-        return out, on_threads("unpack", torch.get_num_threads(), self._unpack, each)
+        return out, on_threads("decode", torch.get_num_threads(), self._decode, each)
 
-    def _unpack(
+    def _decode(
         self, rows: Rows, shapes: npt.NDArray[np.int64], spans: Spans, source: Place | Located, out: Bytes
     ) -> None:
-        """Read where they are not in memory, unpack and restore some rows: out has exactly their bytes."""
+        """Read some rows where they are not in memory, and decode them: out has exactly their bytes."""
         memory, begins = bytes_of(source, spans, _scratch) if isinstance(source, Place) else source
-        ends = begins + spans.sizes
-        each = [memory.data[start:stop] for start, stop in zip(begins.tolist(), ends.tolist(), strict=True)]
-        damage = frames.unpack_rows(each, shapes, self._channels, out, has_masks=self._has_masks, codec=self.codec)
-        if damage:
-            raise self.error(int(rows[damage[0]]), damage[1])
+        ends, stop = (begins + spans.sizes).tolist(), 0
+        for number, (height, width) in enumerate(shapes.tolist()):
+            start, stop = stop, stop + height * width * self._channels
+            frame = memory.data[int(begins[number]) : ends[number]]
+            if what := jpeg_frames.decode(frame, height, width, self._channels, out[start:stop]):
+                raise self.error(int(rows[number]), what)
 
     def error(self, row: int, what: str) -> StoreError:
         """Return the error of a row whose frame is damaged."""
@@ -234,7 +231,7 @@ class FrameTable(RowTable):
         """Return where frames are, and what rows are unpacked."""
         raw, places = self.form.spans(rows, columns)
         frames = self._frames[rows]
-        wrong = wrong_frames(self._codec.codec, frames, raw.sizes, self._file_bytes)
+        wrong = wrong_frames(frames, raw.sizes, self._file_bytes)
         if wrong.any():
             raise self._codec.error(int(rows[wrong.argmax()]), "its frame is not within the pixels")
         return Layout(Spans(frames[:, 0], frames[:, 1] - frames[:, 0]), raw.sizes, places)
@@ -270,7 +267,7 @@ def row_table(manifest: Manifest, locate: Locate, frames: torch.Tensor | None, f
         file_bytes: of the file of pixels.
     """
     form: RowForm = OwnSizeRows(manifest, locate) if manifest.has_own_sizes else EqualRows(manifest)
-    codec = FrameRows(manifest, form, locate) if manifest.coding.codec else None
+    codec = FrameRows(manifest, form, locate) if manifest.jpeg else None
     return RowTable(form) if codec is None or frames is None else FrameTable(form, codec, frames, file_bytes)
 
 
@@ -302,9 +299,7 @@ def row_of(store: RaggedBatch, row: int) -> ImageBatch:
     extras, mask = None if store.extras is None else store.extras[row], store.mask(row)
     if mask is not None:
         extras = TensorDict({**({} if extras is None else extras), "masks": mask}, batch_size=[])
-    return ImageBatch(
-        pixels=store.image(row), targets=store.targets[row], extras=extras, text_file=store.text_file, batch_size=[]
-    )
+    return ImageBatch(pixels=store.image(row), targets=store.targets[row], extras=extras, batch_size=[])
 
 
 def _fields(columns: Columns, batch_size: torch.Size) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 /* The functions that Python calls. Decides nothing about pictures: jpeg_row.c makes a row of a JPEG,
- * copies.c copies spans, reads.c reads them from a file, crops.c crops them; augment.c and blur.c augment them; predictor.c makes
- * what compressed rows hold. */
+ * copies.c copies spans, reads.c reads them from a file, crops.c crops them; augment.c and blur.c augment them. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -14,10 +13,9 @@
 #include "functions.h"
 #include "jpeg_row.h"
 #include "picture.h"
-#include "predictor.h"
 
 /* Version of the functions and their behavior, which __init__.py compares: a build of other sources is not used. */
-#define INTERFACE 26
+#define INTERFACE 27
 
 #define TEXT(version) #version
 #define TEXT_OF(version) TEXT(version)
@@ -197,11 +195,9 @@ static PyMethodDef methods[] = {
     {"floats", floats, METH_VARARGS, floats_doc},
     {"jpeg_pixels", jpeg_to_pixels, METH_VARARGS, jpeg_pixels_doc},
     {"library", library, METH_NOARGS, library_doc},
-    {"predict", predict, METH_VARARGS, predict_doc},
 #ifdef HAS_READS
     {"read_spans", read_spans, METH_VARARGS, read_spans_doc},
 #endif
-    {"restore", restore, METH_VARARGS, restore_doc},
     {"row", row, METH_VARARGS, row_doc},
     {"sums", sums, METH_VARARGS, sums_doc},
     {"resize", resize, METH_VARARGS, resize_doc},

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from reader.dataset.dataset import MemmapDataset
-from reader.format.manifest import Manifest
+from reader.format.manifest import PAGE_BYTES, Manifest
 from reader.order import (
     BlockOrder,
     Cut,
@@ -126,7 +126,9 @@ def block_rows(manifest: Manifest) -> int:
 
 def window_bytes(manifest: Manifest) -> int:
     """Return what a window of blocks takes in memory at most."""
-    block = max(tuning().shuffle_block_bytes, manifest.row_bytes) + manifest.kind.shared_bytes(block_rows(manifest))
+    # pages that two rows of their own sizes share are read for each
+    shared_bytes = block_rows(manifest) * PAGE_BYTES if manifest.has_own_sizes else 0
+    block = max(tuning().shuffle_block_bytes, manifest.row_bytes) + shared_bytes
     return tuning().shuffle_window_blocks * block
 
 

@@ -195,7 +195,6 @@ class View:
             rows=source.rows,
             mask_offsets=mask_places,
             origin=source.origin,
-            text_file=source.text_file,
             batch_size=[],
         )
 

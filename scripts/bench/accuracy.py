@@ -30,7 +30,9 @@ Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]
 class FolderBatches(Dataset):
     """Images of a folder, decoded by Pillow whenever they are asked for, in the order of a MemmapLoader."""
 
-    def __init__(self, root: Path, loader: pixpack.MemmapLoader, data: pixpack.MemmapDataset, view: Any, seed: int) -> None:
+    def __init__(
+        self, root: Path, loader: pixpack.MemmapLoader, data: pixpack.MemmapDataset, view: Any, seed: int
+    ) -> None:
         self.root, self.loader, self.samples, self.view = root, loader, data.samples, view
         self.seed, self.to_tensor = seed, torchvision().transforms.v2.PILToTensor()
 
@@ -104,7 +106,9 @@ def parity(lab: Lab) -> Iterator[Way]:
     losses, right = trial.learn(folder.epoch, len(loader), 0)
     of_store, right_of_store = trial.learn(lambda _: loader, len(loader), 0)
     apart = max(abs(a - b) for a, b in zip(losses, of_store, strict=True))
-    yield Way(f"central crops: largest difference of a loss, {len(losses)} steps", columns={"folder": "", "store": apart})
+    yield Way(
+        f"central crops: largest difference of a loss, {len(losses)} steps", columns={"folder": "", "store": apart}
+    )
     yield Way("central crops: accuracy on images held out", columns={"folder": right, "store": right_of_store})
 
     found: dict[str, list[float]] = {"folder": [], "store": []}
@@ -121,4 +125,6 @@ def parity(lab: Lab) -> Iterator[Way]:
     noise = T_95 * math.sqrt(sum(statistics.variance(values) / seeds for values in found.values()))
     difference = f"{statistics.fmean(found['store']) - statistics.fmean(found['folder']):.3f} ± {noise:.3f}"
     yield Way(f"{kind}: difference, Welch's 95 % interval", columns={"folder": "", "store": difference})
-    lab.notes.append(f"{len(central)} images to learn from, {len(held_out)} held out, {epochs} epochs, crops of {crop} x {crop}.")
+    lab.notes.append(
+        f"{len(central)} images to learn from, {len(held_out)} held out, {epochs} epochs, crops of {crop} x {crop}."
+    )

@@ -41,7 +41,9 @@ def photographs(lab: Lab, count: int, size: tuple[int, int] = PHOTO_SIZE) -> Pat
         for number in range(count):
             name = CLASSES[number % len(CLASSES)]
             # evenly over the list, so that few photographs hold all classes too
-            picked = given[number % len(given) if count >= len(given) else number * len(given) // count] if given else None
+            picked = (
+                given[number % len(given) if count >= len(given) else number * len(given) // count] if given else None
+            )
             path = folder / (picked.parent.name if picked else name) / f"{number:06}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
             if picked or number >= DRAWN:

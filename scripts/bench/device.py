@@ -179,7 +179,9 @@ def seven_loaders(lab: Lab) -> Iterator[Way]:
         require(np.array_equal(first, seven.pixels[orders[0]]), f"{name}: the first batch is not those rows.")
         timelines.append(f"{name.partition(':')[0]:24}{_with_steps(way, step).drawn()}")
         yield Way(name, partial(_with_steps, way, step), len(orders))
-    legend = "5 ms a letter, from the third step on: r read, c collate, > copy, # step, . waiting (workers read beside it)."
+    legend = (
+        "5 ms a letter, from the third step on: r read, c collate, > copy, # step, . waiting (workers read beside it)."
+    )
     lab.notes.append("```text\n" + "\n".join(timelines) + f"\n```\n\n{legend}")
 
 
@@ -225,7 +227,9 @@ def bus_bytes(lab: Lab) -> Iterator[Way]:
                 torch.div(source, 255, out=floats)
                 return floats.to(device, non_blocking=True)
 
-            require(torch.allclose(as_bytes(), as_floats(), rtol=0, atol=1e-6), "the two ways do not give the same images.")
+            require(
+                torch.allclose(as_bytes(), as_floats(), rtol=0, atol=1e-6), "the two ways do not give the same images."
+            )
             group = f"{batch} of {height} x {width}"
             for where, use in {"": drain, ", in training": step}.items():
                 base = f"{group}, floats{where}"
@@ -336,7 +340,9 @@ def first_on_device(lab: Lab) -> Iterator[Way]:
         return
     nest = {"images": [torch.zeros(8, 3, 224, 224)] * 2, "label": {"y": torch.zeros(8)}}
     parallel = nn.DataParallel(_Same().to(device), device_ids=[0])
-    require(all(tensor.is_cuda for tensor in pytree.tree_leaves(parallel(nest))), "DataParallel leaves a part of the nest.")
+    require(
+        all(tensor.is_cuda for tensor in pytree.tree_leaves(parallel(nest))), "DataParallel leaves a part of the nest."
+    )
     yield Way("DataParallel, a nest", partial(parallel, nest), base="DataParallel, a nest")
     yield Way("to_device, a nest", partial(pixpack.to_device, nest, device), base="DataParallel, a nest")
 
@@ -355,7 +361,11 @@ class _Same(nn.Module):
 def augment(lab: Lab) -> Iterator[Way]:
     rows, side, crop, size = lab.pick((1024, 256, SIDE, 128), (32, 48, 32, 8))
     device, data = best_device(), random_data(lab, rows, side)
-    moved, jitter, normalize = (RandomResizedCrop(crop), RandomHorizontalFlip()), ColorJitter(0.4, 0.4, 0.4), Normalize(*IMAGENET)
+    moved, jitter, normalize = (
+        (RandomResizedCrop(crop), RandomHorizontalFlip()),
+        ColorJitter(0.4, 0.4, 0.4),
+        Normalize(*IMAGENET),
+    )
 
     def epoch(transform: Any, where: torch.device | str, then: Callable[[torch.Tensor], Any]) -> Callable[[], None]:
         options: dict[str, Any] = {"shuffle": "full", "transform": transform, "device": where, "residency": "cache"}
@@ -374,7 +384,9 @@ def augment(lab: Lab) -> Iterator[Way]:
         return
     yield Way("all on the GPU", epoch(chain, device, on_gpu), rows)
     both = Compose([*moved])
-    yield Way("crop, flip on the CPU, the rest on the GPU", epoch(both, "cpu", lambda images: on_gpu(images.to(device))), rows)
+    yield Way(
+        "crop, flip on the CPU, the rest on the GPU", epoch(both, "cpu", lambda images: on_gpu(images.to(device))), rows
+    )
 
 
 def _compile(lab: Lab, function: Any) -> Any:
@@ -404,7 +416,9 @@ def kernels(lab: Lab) -> Iterator[Way]:
         metrics.reset()
         torch.testing.assert_close(compiled(given), function(given), rtol=2e-2, atol=2e-2)
         operators = _operators(partial(function, given))
-        yield Way(f"{name}, one by one", partial(function, given), base=f"{name}, one by one", columns={"kernels": operators})
+        yield Way(
+            f"{name}, one by one", partial(function, given), base=f"{name}, one by one", columns={"kernels": operators}
+        )
         columns = {"kernels": metrics.generated_kernel_count}
         yield Way(f"{name}, torch.compile", partial(compiled, given), base=f"{name}, one by one", columns=columns)
 
@@ -448,7 +462,10 @@ def compiled_step(lab: Lab) -> Iterator[Way]:
         yield Way(name, partial(step, images))
 
 
-@bench("How near does a GPU's loader come to the bus, to the device's memory, and to a step that waits for none?", "images/s")
+@bench(
+    "How near does a GPU's loader come to the bus, to the device's memory, and to a step that waits for none?",
+    "images/s",
+)
 def gpu(lab: Lab) -> Iterator[Way]:
     device, (rows, side, crop, size) = needs_gpu(), lab.pick((16_384, 256, SIDE, BATCH), (64, 48, 32, 8))
     data = random_data(lab, rows, side)
@@ -475,7 +492,9 @@ def gpu(lab: Lab) -> Iterator[Way]:
     yield Way('MemmapLoader, full, residency "gpu"', lambda: drain(on_device), rows, base=gather)
     widths = lab.pick((64, 128, 256, 512), (8,))
     step = _training_step(device, _compile(lab, network(3, widths, Normalize(*IMAGENET))))
-    crops = loader_of(shuffle="full", residency="cache", transform=Compose([RandomResizedCrop(crop), RandomHorizontalFlip()]))
+    crops = loader_of(
+        shuffle="full", residency="cache", transform=Compose([RandomResizedCrop(crop), RandomHorizontalFlip()])
+    )
     batch, _ = next(iter(crops))
     alone = "steps on a resident batch"
     yield Way(alone, lambda: [step(batch) for _ in range(copies)], rows, base=alone)

@@ -126,7 +126,9 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def run(name: str, lab: Lab, rounds: int | None = None, clock: Callable[[], float] = time.perf_counter) -> dict[str, Any]:
+def run(
+    name: str, lab: Lab, rounds: int | None = None, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, Any]:
     """Prepare and time a benchmark; returns its report."""
     found = BENCHES[name]
     report: dict[str, Any] = {"name": name, "question": found.question, "unit": found.unit, "claim": found.claim}
@@ -288,7 +290,11 @@ def _spread(values: list[float]) -> dict[str, float]:
 def _cells(way: dict[str, Any], unit: str) -> list[str]:
     rate, ratio = way["rate"]["median"], way["ratio"]
     scale = TIMES.get(unit.partition(" ")[0])
-    return [_written(scale / rate if scale else rate), f"{ratio['median']:.2f}", f"{ratio['p10']:.2f}..{ratio['p90']:.2f}"]
+    return [
+        _written(scale / rate if scale else rate),
+        f"{ratio['median']:.2f}",
+        f"{ratio['p10']:.2f}..{ratio['p90']:.2f}",
+    ]
 
 
 def _written(value: Any) -> str:

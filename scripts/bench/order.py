@@ -68,9 +68,13 @@ def epoch_order(lab: Lab) -> Iterator[Way]:
         for name, order in ORDERS.items():
             if count <= 10**6:
                 require(_has_each_row(np.concatenate([*order(count)])), f"{name} does not have each row once.")
-        turns = [{name: in_child(_one_epoch, order, count) for name, order in ORDERS.items()} for _ in range(lab.pick(3, 1))]
+        turns = [
+            {name: in_child(_one_epoch, order, count) for name, order in ORDERS.items()} for _ in range(lab.pick(3, 1))
+        ]
         for name in ORDERS:
-            first, whole, mib = (statistics.median(values) for values in zip(*(turn[name] for turn in turns), strict=True))
+            first, whole, mib = (
+                statistics.median(values) for values in zip(*(turn[name] for turn in turns), strict=True)
+            )
             columns = {"to the first batch, ms": 1e3 * first, "whole epoch, ms": 1e3 * whole, "MiB": round(mib)}
             yield Way(f"{count:,} rows: {name}", columns=columns)
 

@@ -150,8 +150,8 @@ def row_forms(lab: Lab) -> Iterator[Way]:
     yield Way(folder, lambda: drain(theirs), count, columns={"kB a row": round(source / count / 1000, 1)})
     forms: dict[str, dict[str, Any]] = {
         "raw rows": {},
-        "JPEG rows, quality 95": {"compress": "jpeg:95"},
-        "JPEG rows, quality 90": {"compress": "jpeg:90"},
+        "JPEG rows, quality 95": {"compress": 95},
+        "JPEG rows, quality 90": {"compress": 90},
     }
     clear, raw = partial(shutil.rmtree, out, ignore_errors=True), None
     for name, form in forms.items():
@@ -174,7 +174,9 @@ def row_forms(lab: Lab) -> Iterator[Way]:
     "images/s",
     rounds=3,
     claim="A memory-mapped tensorclass is read faster than a folder of images, to the CPU and to the GPU, at every size.",
-    holds=lambda rate: all(r > rate[f"{way.partition(':')[0]}: JPEG folder"] for way, r in rate.items() if "tensorclass" in way),
+    holds=lambda rate: all(
+        r > rate[f"{way.partition(':')[0]}: JPEG folder"] for way, r in rate.items() if "tensorclass" in way
+    ),
 )
 def folder_or_memmap(lab: Lab) -> Iterator[Way]:
     count, sizes = lab.pick((256, ((384, 384), (640, 480), (1280, 960))), (16, ((48, 32),)))
@@ -195,7 +197,9 @@ def folder_or_memmap(lab: Lab) -> Iterator[Way]:
                 send = partial(_send, loader, device)
                 yield Way(f"{group}: {name}", send, count, base=f"{group}: JPEG folder")
             data = pixpack.MemmapDataset(store)
-            ours = lab.stack.enter_context(pixpack.MemmapLoader(data, batch, shuffle="full", device=device, residency="cache"))
+            ours = lab.stack.enter_context(
+                pixpack.MemmapLoader(data, batch, shuffle="full", device=device, residency="cache")
+            )
             yield Way(f"{group}: MemmapLoader", lambda loader=ours: drain(loader), count, base=f"{group}: JPEG folder")
     if _devices() == ["cpu"]:
         lab.notes.append("To a GPU: not run, no GPU")

@@ -52,7 +52,9 @@ def chart(report: dict[str, Any], mode: str) -> str:
         parts.append(_text(0, y + 18, name, ink, 13))
         parts.append(_text(LEFT + width + 8, y + 18, f"{rate:,.0f} images/s: {epoch} an epoch", ink, 13))
     where = report["command"].partition("`, ")[2].partition(", load")[0]
-    parts.append(_text(0, 118, f"Training batches: RandomResizedCrop and flip to 224 x 224. {report['notes'][1]}", quiet, 11))
+    parts.append(
+        _text(0, 118, f"Training batches: RandomResizedCrop and flip to 224 x 224. {report['notes'][1]}", quiet, 11)
+    )
     parts.append(_text(0, 134, f"An epoch is {EPOCH:,} images, as in ImageNet, at that rate. {where}", quiet, 11))
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} 144" width="{WIDTH}" height="144" role="img">'
     return "\n".join([head, f"<title>{finding(report)}</title>", *parts, "</svg>\n"])

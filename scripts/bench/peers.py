@@ -173,7 +173,9 @@ def peers_pack(lab: Lab) -> Iterator[Way]:
         yield Way(name, partial(peer.pack, out), len(rows), before=partial(_empty, out))
 
 
-@bench("How fast do libraries read the same shuffled rows of 224 x 224, batches of 256, from memory?", "images/s", rounds=7)
+@bench(
+    "How fast do libraries read the same shuffled rows of 224 x 224, batches of 256, from memory?", "images/s", rounds=7
+)
 def peers_read(lab: Lab) -> Iterator[Way]:
     rows = _rows(lab, lab.pick(10_000, 120))
     for name, peer in lab.runnable({name: partial(make, rows) for name, make in PEERS.items()}):

@@ -280,7 +280,9 @@ def _worker_memory(data: Any, start: str, workers: int, to_the_end: bool) -> tup
     next(batches)
     seconds = time.perf_counter() - started
     # a worker has its memory once it has seen its share; of the others 20 batches show it
-    drain(itertools.islice(batches, len(loader) - 1 - 2 * workers if to_the_end else min(20 * workers, len(loader) - 2)))
+    drain(
+        itertools.islice(batches, len(loader) - 1 - 2 * workers if to_the_end else min(20 * workers, len(loader) - 2))
+    )
     found = [memory_bytes(worker.pid, "Private_Dirty") for worker in batches._workers]
     batches._shutdown_workers()
     return sum(found) / len(found), seconds
@@ -301,7 +303,11 @@ def read(lab: Lab) -> Iterator[Way]:
         source = pixels[start : start + step]
         np.copyto(buffers[start // size % 4][start % size :][: len(source)], source[: size - start % size])
 
-    yield Way("copying slices in order by as many threads: the limit", lambda: drain(pool.map(copy, range(0, rows, step))), rows)
+    yield Way(
+        "copying slices in order by as many threads: the limit",
+        lambda: drain(pool.map(copy, range(0, rows, step))),
+        rows,
+    )
     for name, shuffle in {"full shuffle": "full", "block order": "block", "in order": False}.items():
         loader = lab.stack.enter_context(pixpack.MemmapLoader(data, size, shuffle=shuffle))
         require_epoch(loader, data, name)
@@ -333,7 +339,10 @@ def cold(lab: Lab) -> Iterator[Way]:
         call()
         read_bytes = 512 * (resource.getrusage(resource.RUSAGE_SELF).ru_inblock - before)
         # a file system that counts no blocks, such as tmpfs, is no disk
-        require(lab.quick or read_bytes > 0.9 * file.stat().st_size, "the rows were in memory. Give --work a folder on a disk.")
+        require(
+            lab.quick or read_bytes > 0.9 * file.stat().st_size,
+            "the rows were in memory. Give --work a folder on a disk.",
+        )
 
     ways: dict[str, Callable[[], None]] = {
         "the disk: 4 threads, 8 MiB at a time, in order": partial(_read_directly, file),
@@ -376,7 +385,11 @@ def _fault_in(file: Path, rows: int, size: int) -> None:
     drain(mapped[order[start : start + size]] for start in range(0, rows, size))
 
 
-@bench("How many images/s does a loop get from ImageFolder and a DataLoader at its best, and from a store?", "images/s", rounds=5)
+@bench(
+    "How many images/s does a loop get from ImageFolder and a DataLoader at its best, and from a store?",
+    "images/s",
+    rounds=5,
+)
 def imagefolder(lab: Lab) -> Iterator[Way]:
     found, (count, size, batch) = torchvision(), lab.pick((1_500, 224, 128), (32, 48, 8))
     v2, images = found.transforms.v2, photographs(lab, count)
@@ -407,7 +420,9 @@ def imagefolder(lab: Lab) -> Iterator[Way]:
     }
     (images_here, targets), (images_there, expected) = (next(iter(each["validation"])) for each in (ours, theirs))
     levels = (images_here.int() - images_there.int()).abs().float().mean((1, 2, 3)).median().item()
-    require(levels < 1 and torch.equal(targets, expected), f"validation images differ by {levels:.2f} levels in the median.")
+    require(
+        levels < 1 and torch.equal(targets, expected), f"validation images differ by {levels:.2f} levels in the median."
+    )
     seconds = {}
     for kind, loader in theirs.items():
         require_epoch(loader, train, f"ImageFolder, {kind}")

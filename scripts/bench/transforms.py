@@ -35,7 +35,9 @@ PAIRS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
 ]
 
 
-@bench("How fast is a transform for a batch of 32, beside torchvision's v2 called for each image?", "images/s", rounds=7)
+@bench(
+    "How fast is a transform for a batch of 32, beside torchvision's v2 called for each image?", "images/s", rounds=7
+)
 def pairs(lab: Lab) -> Iterator[Way]:
     v2 = torchvision().transforms.v2
     count, device = lab.pick(32, 2), "cuda" if torch.cuda.is_available() else "cpu"

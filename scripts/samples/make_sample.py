@@ -102,7 +102,9 @@ def write_image(folder: Path, index: int, seed: int) -> None:
     if kind in ("png", "palette", "rgba", "webp"):
         picture.save(stem.with_suffix(".webp" if kind == "webp" else ".png"), quality=88)
     else:
-        save_jpeg(picture, stem.with_suffix(".jpg"), 1 + turn // 4 % 8 if kind == "turned" else 1, kind == "progressive")
+        save_jpeg(
+            picture, stem.with_suffix(".jpg"), 1 + turn // 4 % 8 if kind == "turned" else 1, kind == "progressive"
+        )
 
 
 def write_labelled(folder: Path, index: int, seed: int) -> None:

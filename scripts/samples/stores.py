@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from packer.store.blocks import block_inputs
-from reader.format.blocks import Block, encode_manifest
+from packer.store.manifest_file import encode_manifest
+from reader.format.blocks import Block
 from reader.format.check import metadata_files
 from reader.format.manifest import PIXELS, FileEntry, Manifest
 
@@ -55,7 +56,10 @@ def sparse_store(out: Path, rows: int, side: int = SIDE) -> Path:
         (out / name).write_bytes(content)
     step = block_inputs(rows, row_bytes)
     # checksums as long as real ones are
-    blocks = [Block(n, min(n + step, rows), 0xFFFFFFFF - n, n * 200) for n in range(0, rows, step)]
+    blocks = [
+        Block(n, min(n + step, rows), 0xFFFFFFFF - n, n * 200, (min(n + step, rows) - n) * row_bytes)
+        for n in range(0, rows, step)
+    ]
     (out / "manifest.json").write_bytes(encode_manifest(Manifest(**fields, files=entries), blocks))
     return out
 

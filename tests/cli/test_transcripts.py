@@ -36,8 +36,6 @@ def test_a_transcript_is_what_the_command_says(
     capfd: pytest.CaptureFixture[str],
     delivered_signals: None,
 ) -> None:
-    if path.stem == "plan":
-        pytest.importorskip("zstandard")
     if path.stem == "requantize":
         ffmpeg_or_skip()
     folder = Path(shutil.copytree(inputs, tmp_path / "work"))

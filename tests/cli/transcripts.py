@@ -51,7 +51,7 @@ _REPLACED = [
     (r"(?m)^(pixpack|decoder:|resizing:|compiled part:|fidelity) .*", r"\1 ..."),
     (r"(?m)^decoders .*(\n {12}.*)*", "decoders ..."),
     # of plan: measured here
-    (r"(?m)^(better here:|packing takes|.*--compress (jpeg:95 )?takes) .*", r"\1 ..."),
+    (r"(?m)^(better here:|packing takes|.*--compress (95 )?takes) .*", r"\1 ..."),
     (r"\d+% of it", "N% of it"),
     (r"\d[\d,]*\.\d+ s\b", "N s"),
     (r"[\d,.]+ images/s", "N images/s"),

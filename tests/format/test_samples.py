@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from packer.sample_lines import Reject, Sample, line_start, read_paths, read_rejects, read_samples, read_targets
 from reader.format.errors import StoreError
-from reader.format.samples import Reject, Sample, line_start, read_paths, read_rejects, read_samples, read_targets
 
 SHA256 = "0123456789abcdef" * 4
 OF_FILE = Sample("a/é.jpg", 1, 12, SHA256, 4, 3, {"decoder": "Pillow", "format": "PNG"})

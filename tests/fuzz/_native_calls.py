@@ -59,7 +59,6 @@ class NativeCalls:
         _check_sums(*arguments)
         _check_copies(self._native, rng)
         _check_reads(self._native, self._folder, rng)
-        _check_predictor(self._native, rng)
         assert self._native.library() is not None
         for _ in range(9):
             crop = self._native, *_crops_arguments(rng)
@@ -132,28 +131,6 @@ def _check_sums(native: Any, pixels: bytes, channels: int) -> None:
     parts = [pixels[channel::channels] for channel in range(channels)]
     expected = *map(sum, parts), *(sum(value * value for value in part) for part in parts)
     assert found is None or found == expected
-
-
-def _check_predictor(native: Any, rng: random.Random) -> None:
-    """Predict rows in place, compare each byte with its definition, and restore them."""
-    channels, height, width, guard = rng.randint(1, 4), rng.randint(1, 9), rng.randint(1, 40), b"x" * 64
-    line_bytes = width * channels
-    pixels = rng.randbytes(rng.randint(1, 3) * height * line_bytes)
-    around = bytearray(guard + pixels + guard)
-    rows = memoryview(around)[64:-64]
-    native.predict(rows, height, line_bytes, channels)
-    is_green_subtracted = [channels >= 3 and i % channels in (0, 2) for i in range(line_bytes)]
-    greens = [i - i % channels + 1 for i in range(line_bytes)]
-
-    def decorrelated(at: int) -> int:
-        i = at % line_bytes
-        return pixels[at] - (pixels[at - i + greens[i]] if is_green_subtracted[i] else 0)
-
-    for at in range(len(pixels)):
-        above = decorrelated(at - line_bytes) if at // line_bytes % height else 0
-        assert rows[at] == (decorrelated(at) - above) % 256
-    native.restore(rows, height, line_bytes, channels)
-    assert around == guard + pixels + guard
 
 
 def _check_copies(native: Any, rng: random.Random) -> None:

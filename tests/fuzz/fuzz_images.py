@@ -38,8 +38,8 @@ from packer.errors import DecodeError
 from packer.pixels.decode import Decoder
 from packer.pixels.geometry import Geometry
 from packer.pixels.row import Row
+from packer.sample_lines import read_json_lines
 from reader.format.manifest import REJECTED, SAMPLES
-from reader.format.samples import read_json_lines
 from scripts import ROOT
 from tests.fuzz._mutated_images import Original, make_jpeg, make_other, mutate
 

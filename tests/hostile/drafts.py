@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from reader.format.check import metadata_files
-from reader.format.manifest import PIXELS, SAMPLES, Manifest
+from reader.format.manifest import PIXELS, SAMPLES, manifest_of
 
 FRAMES = "_tensordict/frames.memmap"
 # read into memory to be sealed; larger files are sparse, and keep the digest that they were given
@@ -80,11 +80,9 @@ class Draft:
     def seal_blocks(self) -> None:
         """Make the checksums of blocks those of the bytes that are where the blocks say."""
         data, offset = self.read(PIXELS), 0
-        row_bytes = self.head["height"] * self.head["width"] * self.head["channels"]
         for block in self.blocks:
-            size_bytes = block[3] if len(block) > 3 else block[0] * row_bytes
-            block[1] = zlib.crc32(data[offset : offset + size_bytes])
-            offset += size_bytes
+            block[1] = zlib.crc32(data[offset : offset + block[3]])
+            offset += block[3]
 
     def seal(self) -> Path:
         """Make sizes, meta.json and digests right again, as far as the head allows it; returns the store."""
@@ -94,7 +92,7 @@ class Draft:
             if (self.out / name).is_file():
                 entry["size_bytes"] = (self.out / name).stat().st_size
         try:
-            contents = metadata_files(Manifest.from_json(self.head))
+            contents = metadata_files(manifest_of(self.head))
         except (ValueError, TypeError, KeyError, AttributeError):
             contents = {}
         for name, content in contents.items():

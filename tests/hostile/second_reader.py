@@ -1,6 +1,6 @@
 """A reader of stores written from the pages of the format alone: knows nothing of ours, and refuses what they name.
 
-Reads with the standard library, frames with zstandard, and JPEGs with libturbojpeg, as packer calls it.
+Reads with the standard library, and JPEGs with libturbojpeg, as packer calls it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,10 @@ ITEMS = {
     "int64": (8, "q"),
     "float64": (8, "d"),
 }
-FEATURES = {"own-sizes", "own-masks", "compressed-rows", "jpeg-rows", "text-columns"}
 TARGETS = {"class": "int64", "regression": "float32", "multi-hot": "float32"}
 DIGEST = re.compile(rb',\n  "digest": "sha256:([0-9a-f]{64})"\n}\n')
-BLOCK = re.compile(r"\[(\d+(?:, \d+)*)\]")
+BLOCK = re.compile(r"\[(\d{1,19}), (\d{1,10}), (\d{1,19}), (\d{1,19})\]")
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
-TEXTS = "texts.utf8"
 
 
 class Refused(ValueError):
@@ -88,7 +86,7 @@ class Store:
         try:
             self._check_version()
             self._check_types()
-            self._check_labels()
+            self._check_plain()
             self.tensors = self._tensors()
             self._check_targets()
             self._check_files()
@@ -98,14 +96,12 @@ class Store:
 
     def _check_version(self) -> None:
         head = self.head
-        need(head["format"] == "pixpack" and type(head["version"]) is list and len(head["version"]) == 2, "the version")
-        need(integer(head["version"][0]) == 1 and integer(head["version"][1], 0, INT31) >= 0, "the version")
-        self.features = texts(head["reader_features"])
-        need({*self.features} <= FEATURES, "a feature is unknown")
-        texts(head["writer_features"])
-        self.own, self.masks = "own-sizes" in self.features, "own-masks" in self.features
-        self.packed, self.jpegs = "compressed-rows" in self.features, "jpeg-rows" in self.features
-        need(not self.jpegs or (self.packed and not self.masks and head["channels"] != 4), "jpeg-rows")
+        need(head["format"] == "pixpack" and head["version"] == [1, 0], "the version")
+        need(all(type(part) is int for part in head["version"]), "the version")
+        self.own, self.masks = head["own_sizes"], head["own_masks"]
+        need(type(self.own) is type(self.masks) is bool, "own_sizes and own_masks")
+        self.jpegs = head["jpeg"] is not None
+        need(not self.jpegs or (not self.masks and head["channels"] != 4), "jpeg")
 
     def _check_types(self) -> None:
         head = self.head
@@ -118,61 +114,40 @@ class Store:
         need(type(head["content"]) is bool and not (head["content"] and self.own), "content")
         for name in ("mean", "std"):
             need(type(head[name]) is list and len(head[name]) == self.channels and all(map(number, head[name])), name)
-        need(integer(head["inputs"]) == self.rows + integer(head["rejected"]), "inputs")
+        need(integer(head["inputs"], 1) == self.rows + integer(head["rejected"]), "inputs")
         self.classes = texts(head["classes"])
-        self.further = head.get("further_targets", {})
+        self.further = head["further_targets"]
         need(type(self.further) is type(head["extras"]) is type(head["files"]) is dict, "an object is none")
         need(not self.masks or (self.own and "masks" not in head["extras"]), "own-masks")
-        found = head.get("mask_values", [0])
-        need(type(found) is list and found and found == sorted({integer(one, 0, 256) for one in found}), "mask_values")
-        need("mask_values" not in head or self.masks or "masks" in head["extras"], "mask_values")
-        self.texts = texts(head.get("texts", []))
-        need(bool(self.texts) == ("text-columns" in self.features) and len({*self.texts}) == len(self.texts), "texts")
+        found = head["mask_values"]
+        need(type(found) is list and found == sorted({integer(one, 0, 256) for one in found}), "mask_values")
+        need(not found or self.masks or "masks" in head["extras"], "mask_values")
 
-    def _check_labels(self) -> None:
-        head, one = self.head, {"size": None}
-        objects = (
-            head["options"],
-            head["decoders"],
-            head.get("labels", {}),
-            head.get("compression", {}),
-        )
-        need(all(type(each) is dict and plain(each, 9) for each in objects), "an object of plain values")
-        options, decoders, labels, compression = objects
-        for key, value in (one | options).items():
-            check_option(key, value)
+    def _check_plain(self) -> None:
+        head = self.head
+        decoders = head["decoders"]
+        need(all(type(head[key]) is dict and plain(head[key], 8) for key in ("options", "labels")), "plain values")
+        need(type(decoders) is dict, "decoders")
         need(all(type(v) is dict and all(plain(x, 0) for x in v.values()) for v in decoders.values()), "decoders")
-        for key, value in labels.items():
-            right = (
-                type(value) is bool if key in ("classes", "masks", "root") else key == "missing" or type(value) is str
-            )
-            need(right or key not in LABELS, "labels")
-            need(key != "missing" or texts(value) is not None, "labels")
-        if self.packed:
-            self.pixel_bytes = integer(compression["pixel_bytes"], 1)
-            if self.jpegs:
-                need(compression["codec"] == "jpeg" and compression["subsampling"] == "4:4:4", "the codec")
-                integer(compression["quality"], 1, 101)
-                need(integer(compression["squared_error"]) <= 65_025 * self.pixel_bytes, "squared_error")
-            else:
-                need(compression["codec"] == "zstd" and compression["predictor"] == "up", "the codec")
-                integer(compression["level"], -7, 23)
+        if self.jpegs:
+            self.pixel_bytes = integer(head["jpeg"]["pixel_bytes"], 1)
+            integer(head["jpeg"]["quality"], 1, 101)
+            need(integer(head["jpeg"]["squared_error"]) <= 65_025 * self.pixel_bytes, "squared_error")
             flat = self.rows * self.sides[0] * self.sides[1] * self.channels
             need(self.own or self.pixel_bytes == flat, "the bytes of pixels")
 
     def _tensors(self) -> dict[str, tuple[str, list[int]]]:
-        flat = self.own or self.packed
+        flat = self.own or self.jpegs
         found = {"pixels": ("uint8", [] if flat else [*self.sides, self.channels])}
         found["targets"] = (TARGETS[self.kind], [] if self.count is None else [self.count])
         found |= {"content": ("int32", [4])} if self.head["content"] else {}
         found |= {"offsets": ("int64", []), "shapes": ("int32", [3])} if self.own else {}
         found |= {"mask_offsets": ("int64", [])} if self.masks else {}
-        found |= {"frames": ("int64", [2])} if self.packed else {}
+        found |= {"frames": ("int64", [2])} if self.jpegs else {}
         for name, extra in sorted(self.head["extras"].items()):
             need(NAME.fullmatch(name) and type(extra["dtype"]) is str and extra["dtype"] in ITEMS, "an extra")
             need(type(extra["shape"]) is list and len(extra["shape"]) <= 30, "the shape of an extra")
             found[f"extras/{name}"] = extra["dtype"], [integer(side, 0, INT31) for side in extra["shape"]]
-        need(all(found.get(f"extras/{name}") == ("int64", [2]) for name in self.texts), "texts")
         return found
 
     def _check_targets(self) -> None:
@@ -188,7 +163,7 @@ class Store:
         files, metas = dict(self.head["files"]), self._metas()
         paths = {f"_tensordict/{name}.memmap" for name in self.tensors}
         need(
-            {*files} == paths | {*metas, "samples.jsonl", "rejected.jsonl"} | ({TEXTS} if self.texts else set()),
+            {*files} == paths | {*metas, "samples.jsonl", "rejected.jsonl"},
             "files",
         )
         for name, entry in files.items():
@@ -201,21 +176,20 @@ class Store:
             )
         self.flat_bytes = files["_tensordict/pixels.memmap"]["size_bytes"]
         for name, (dtype, shape) in self.tensors.items():
-            is_flat = name == "pixels" and (self.own or self.packed)
+            is_flat = name == "pixels" and (self.own or self.jpegs)
             count, item = self.flat_bytes if is_flat else self.rows, ITEMS[dtype][0]
             need(math.prod(max(1, side) for side in (count, *shape)) * item < INT63, "a shape overflows")
             size = files[f"_tensordict/{name}.memmap"]["size_bytes"]
             need(size == count * math.prod(shape) * item, f"the size of {name}")
             need(not is_flat or (size % 4096 == 0 and size >= self.rows), "whole pages")
-        ratio = 256 if self.jpegs else 32_768
-        need(not self.packed or self.pixel_bytes // ratio <= self.flat_bytes, "the bytes of pixels")
+        need(not self.jpegs or self.pixel_bytes < 256 * (self.flat_bytes + 1), "the bytes of pixels")
         for name, content in metas.items():
             need(files[name]["size_bytes"] == len(content) and read_regular(self.root / name, 1 << 20) == content, name)
 
     def _metas(self) -> dict[str, bytes]:
         """Return each meta.json as the manifest implies it."""
-        flat = self.own or self.packed
-        kind = "CompressedRows" if self.packed else "RaggedBatch" if self.own else "ImageBatch"
+        flat = self.own or self.jpegs
+        kind = "CompressedRows" if self.jpegs else "RaggedBatch" if self.own else "ImageBatch"
         top = [name for name in self.tensors if "/" not in name]
         extras = {name.partition("/")[2]: spec for name, spec in self.tensors.items() if "/" in name}
         size = self.head["files"]["_tensordict/pixels.memmap"]["size_bytes"]
@@ -256,17 +230,15 @@ class Store:
         samples = self.head["files"]["samples.jsonl"]["size_bytes"]
         for line in text[1:-4].split(",\n"):
             match = BLOCK.fullmatch(line[4:])
-            need(match and line[:4] == "    " and len(line) < 128, "a line of the table of blocks")
-            block = [int(digits) for digits in match[1].split(", ")]  # type: ignore[index]
-            need(len(block) == (5 if self.packed else 4 if self.own else 3), "the numbers of a block")
-            rows, crc, offset, *more = block
-            need(0 < rows <= self.rows - row and max(crc, *more[1:], 0) < 1 << 32 and offset < samples, "a block")
+            need(match and line[:4] == "    ", "a line of the table of blocks")
+            block = [int(digits) for digits in match.groups()]  # type: ignore[union-attr]
+            rows, crc, offset, size = block
+            need(0 < rows <= self.rows - row and crc < 1 << 32 and offset < samples, "a block")
             need(offset >= cursor if found else offset == 0, "the offset of a block")
-            if more:
-                need(rows <= more[0] <= self.flat_bytes - used, "the bytes of a block")
-                used += more[0]
-            found, cursor, row = [*found, block], offset + 3 * rows, row + rows
-        need(row == self.rows and (not (self.own or self.packed) or self.flat_bytes - used < 4096), "the blocks")
+            need(rows <= size <= self.flat_bytes - used, "the bytes of a block")
+            need(self.own or self.jpegs or size == rows * math.prod(self.sides) * self.channels, "the bytes of a block")
+            found, cursor, row, used = [*found, block], offset + 3 * rows, row + rows, used + size
+        need(row == self.rows and self.flat_bytes - used < (4096 if self.own or self.jpegs else 1), "the blocks")
         return found
 
     def values(self, name: str, row: int) -> tuple[Any, ...]:
@@ -286,40 +258,20 @@ class Store:
         if self.own:
             height, width, channels = self.values("shapes", row)
             need(0 < height <= self.sides[0] and 0 < width <= self.sides[1] and channels == self.channels, "a shape")
-            total = self.pixel_bytes if self.packed else self.flat_bytes
+            total = self.pixel_bytes if self.jpegs else self.flat_bytes
             size, begin = height * width * (channels + self.masks), *self.values("offsets", row)
             need(0 <= begin <= total - size, "the place of a row")
             need(not self.masks or self.values("mask_offsets", row)[0] == begin + height * width * channels, "a mask")
         else:
             begin = row * size
-        if self.packed:
-            return self._decoded(row, height, width) if self.jpegs else self._unpacked(row, size)
+        if self.jpegs:
+            return self._decoded(row, height, width)
         return self._bytes("_tensordict/pixels.memmap", begin, size)
 
     def pixels(self, row: int) -> bytes:
         """Return the pixels of a row as they were packed."""
         height, width = self.values("shapes", row)[:2] if self.own else self.sides
-        line = width * self.channels
-        found = bytearray(self.row(row)[: height * line])
-        if self.packed and not self.jpegs:
-            for cursor in range(line, len(found)):
-                found[cursor] = (found[cursor] + found[cursor - line]) % 256
-            for cursor in range(0, len(found) if self.channels > 1 else 0, self.channels):
-                for other in (cursor, cursor + 2):
-                    found[other] = (found[other] + found[cursor + 1]) % 256
-        return bytes(found)
-
-    def text(self, row: int) -> list[str]:
-        """Return the texts of a row."""
-        found = []
-        for name in self.texts:
-            begin, end = self.values(f"extras/{name}", row)
-            need(0 <= begin <= end <= self.head["files"][TEXTS]["size_bytes"] and end - begin <= 1 << 20, "a text")
-            try:
-                found.append(self._bytes(TEXTS, begin, end - begin).decode())
-            except UnicodeDecodeError:
-                raise Refused("a text is no UTF-8") from None
-        return found
+        return self.row(row)[: height * width * self.channels]
 
     def _check_numbers(self, row: int) -> None:
         each = {"targets": (self.kind, len(self.classes))}
@@ -337,27 +289,6 @@ class Store:
             need(0 <= self.values("extras/box_count", row)[0] <= slots, "a count of boxes")
             stop = len(self.classes) or INT31
             need(all(-1 <= value < stop for value in self.values("extras/box_targets", row)), "the class of a box")
-
-    def _unpacked(self, row: int, size: int) -> bytes:
-        import zstandard
-
-        begin, end = self.values("frames", row)
-        need(0 <= begin < end <= self.flat_bytes, "the place of a frame")
-        need(size // 32_768 <= end - begin <= size + size // 128 + 512, "the bytes of a frame")
-        frame = self._bytes("_tensordict/pixels.memmap", begin, end - begin)
-        try:
-            header = zstandard.get_frame_parameters(frame)
-            need(header.content_size == size and header.has_checksum and not header.dict_id, "the header of a frame")
-            need(header.window_size <= max(size, 1024), "the window of a frame")
-            cursor, is_last = zstandard.frame_header_size(frame), False
-            while not is_last:
-                need(cursor + 3 <= len(frame), "a frame is cut")
-                word = int.from_bytes(frame[cursor : cursor + 3], "little")
-                is_last, cursor = bool(word & 1), cursor + 3 + (1 if word >> 1 & 3 == 1 else word >> 3)
-            need(cursor + 4 == len(frame), "the end of a frame")
-            return zstandard.ZstdDecompressor().decompress(frame)
-        except zstandard.ZstdError:
-            raise Refused("a frame is damaged") from None
 
     def _decoded(self, row: int, height: int, width: int) -> bytes:
         begin, end = self.values("frames", row)
@@ -395,39 +326,6 @@ class Store:
         with open(self.root / name, "rb") as file:
             file.seek(begin)
             return file.read(count)
-
-
-LABELS = {
-    *("boxes", "classes", "extension", "inputs", "masks", "missing", "path_column", "root", "sources", "target_column"),
-    "text_column",
-}
-INTEGERS = {
-    "requantize": (1, 32),
-    "bit_depth": (1, 65),
-    "shuffle": (0, 1 << 256),
-}
-
-
-def check_option(key: str, value: Any) -> None:
-    """Refuse an option of another type than the table of the page says."""
-    if key == "exact":
-        need(type(value) is bool, key)
-    elif key in INTEGERS:
-        need((value is None and key == "shuffle") or integer(value, *INTEGERS[key]) >= 0, key)
-    elif key in ("fit", "resample", "channels", "compress"):
-        need(type(value) is str, key)
-    elif key == "mask_values":
-        need(type(value) is list and all(integer(one, 0, 256) >= 0 for one in value), key)
-    elif key == "size":
-        need(
-            value is None or (type(value) is list and len(value) == 2 and [integer(side, 1, INT31) for side in value]),
-            key,
-        )
-    elif key == "crop_fraction":
-        need(number(value) and 0 < value <= 1, key)
-    elif key == "max_size" and value is not None:
-        is_short = type(value) is str and re.fullmatch(r"short:[1-9]\d*(/[24])?|\d+/[24]", value)
-        need(is_short or integer(value, 1) > 0, key)
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:

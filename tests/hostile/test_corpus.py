@@ -25,9 +25,9 @@ from packer.inputs.names import is_image
 from packer.options import MAX_PIXELS
 from packer.pixels.decode import Decoder
 from packer.pixels.geometry import Geometry
+from packer.sample_lines import read_json_lines
 from packer.sources.local import LocalSource
 from reader import MemmapDataset
-from reader.format.samples import read_json_lines
 
 CORPUS = SHARED / "corpus"
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,7 +17,9 @@ from tests.hostile.trials import Trial, run_trials
 Outcomes = dict[str | int, Trial]
 
 
-@pytest.fixture(scope="module", params=[False, pytest.param(True, marks=pytest.mark.nightly)], ids=["verify", "commands"])
+@pytest.fixture(
+    scope="module", params=[False, pytest.param(True, marks=pytest.mark.nightly)], ids=["verify", "commands"]
+)
 def outcomes(request: pytest.FixtureRequest, store_of: MakeStore, tmp_path_factory: pytest.TempPathFactory) -> Outcomes:
     """What readers and commands did with each store: valid ones by kind, hostile ones by number, in one process."""
     root = tmp_path_factory.mktemp("hostile")
@@ -44,7 +46,11 @@ def test_a_hostile_store_is_refused_in_one_sentence(number: int, outcomes: Outco
 
 @pytest.mark.parametrize(
     ("count", "has_commands"),
-    [(40, False), pytest.param(2000, False, marks=pytest.mark.nightly), pytest.param(300, True, marks=pytest.mark.nightly)],
+    [
+        (40, False),
+        pytest.param(2000, False, marks=pytest.mark.nightly),
+        pytest.param(300, True, marks=pytest.mark.nightly),
+    ],
 )
 def test_mutants_end_in_a_result_or_a_sentence(
     count: int, has_commands: bool, store_of: MakeStore, tmp_path: Path

@@ -142,7 +142,7 @@ class _Runner:
             "MemmapLoader": lambda: _drain(MemmapLoader(dataset, 4, shuffle="full", prefetch=0, as_tuple=False)),
             "disk": lambda: _drain(MemmapLoader(dataset, 3, shuffle="block", residency="disk", as_tuple=False)),
         }
-        if not dataset.manifest.compression:
+        if not dataset.manifest.jpeg:
             steps["store"] = lambda: dataset.store
         for name, call in steps.items():
             self._step(name, call, StoreError)
@@ -182,7 +182,11 @@ class _Runner:
         for words in made:
             target = words[2] if words[0] != "merge" else words[3]
             # push and pull copy files as they are
-            if self.command(*words)[0] == 0 and words[0] not in ("push", "pull") and self.command("verify", target)[0] != 0:
+            if (
+                self.command(*words)[0] == 0
+                and words[0] not in ("push", "pull")
+                and self.command("verify", target)[0] != 0
+            ):
                 self.fail(f"{words[0]} sealed what verify refuses")
         self.command("build", str(out / "images"), str(out / "packed"), "--classes", store)
 

@@ -22,8 +22,8 @@ from packer.inputs.samples import Inputs
 from packer.inputs.scan import scan
 from packer.operations.verify import verify
 from packer.options import PackOptions
+from packer.sample_lines import read_json_lines
 from reader import MemmapDataset
-from reader.format.samples import read_json_lines
 
 
 def jpeg(seed: int, size: tuple[int, int] = (40, 36)) -> bytes:

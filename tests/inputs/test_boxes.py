@@ -18,8 +18,8 @@ from packer import PackError, ScanError, pack
 from packer.inputs.annotations.boxes import moved_to_rows
 from packer.operations.verify import verify
 from packer.pixels.geometry import Geometry
+from packer.sample_lines import read_json_lines
 from reader import MemmapDataset, MemmapLoader, RandomHorizontalFlip
-from reader.format.samples import read_json_lines
 
 FITS = ("crop", "pad", "squash", "inside")
 # EXIF 2.32, tag 274: on which side of the upright picture the stored one's first row and first column are

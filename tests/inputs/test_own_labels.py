@@ -20,12 +20,13 @@ from test_boxes import SIDES, boxes_of, coco, rectangle
 from packer import pack
 from packer.operations.show import contact_sheet
 from packer.operations.verify import verify
+from packer.store.manifest_file import manifest_head
 from reader import ImageBatch, MemmapDataset, RaggedBatch, RandomResizedCrop, ResizeCenterCrop
 from reader.epoch import in_epoch
 from reader.format import manifest as manifests
 from reader.format.check import metadata_files
 from reader.format.errors import StoreError
-from reader.format.manifest import Manifest, read_manifest
+from reader.format.manifest import manifest_of, read_manifest
 from reader.store import open_store
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "own-masks"
@@ -79,19 +80,13 @@ def test_the_golden_store_of_own_masks_loads_forever() -> None:
     assert verify(GOLDEN).problems == []
 
 
-def test_a_reader_that_does_not_know_own_masks_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reader.format.head.READER_FEATURES", ("own-sizes",))
-    with pytest.raises(StoreError, match="reading this store needs own-masks, unknown here"):
-        MemmapDataset(GOLDEN, as_tuple=False)
-
-
-@pytest.mark.parametrize("features", [["own-masks"], ["own-sizes", "own-masks"]], ids=["alone", "beside an extra"])
-def test_own_masks_without_own_sizes_or_beside_other_masks_are_refused(features: list[str]) -> None:
-    head = read_manifest(GOLDEN).to_json() | {"reader_features": features}
-    if len(features) == 2:
+@pytest.mark.parametrize("has_own_sizes", [False, True], ids=["alone", "beside an extra"])
+def test_own_masks_without_own_sizes_or_beside_other_masks_are_refused(has_own_sizes: bool) -> None:
+    head = manifest_head(read_manifest(GOLDEN)) | {"own_sizes": has_own_sizes}
+    if has_own_sizes:
         head["extras"] = {"masks": {"dtype": "uint8", "shape": [4, 5]}}
-    with pytest.raises(StoreError, match="says own-masks, expected own-sizes with it, and no extra 'masks' beside it"):
-        Manifest.from_json(head)
+    with pytest.raises(StoreError, match="says own_masks, expected own_sizes with it, and no extra 'masks' beside it"):
+        manifest_of(head)
 
 
 def test_the_meta_json_of_own_masks_is_what_tensordict_writes(own_store: Path, tmp_path: Path) -> None:

@@ -25,9 +25,9 @@ from packer.errors import RemoteError, SourceError, UnreadableError
 from packer.inputs import remote as remote_inputs
 from packer.inputs.remote import list_objects
 from packer.operations.verify import verify
+from packer.sample_lines import read_json_lines
 from packer.sources import object_storage
 from packer.sources import remote as remotes
-from reader.format.samples import read_json_lines
 from reader.tuning import Tuning
 
 ROOT = Path(__file__).resolve().parents[2]

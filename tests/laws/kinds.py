@@ -232,10 +232,9 @@ KINDS: dict[str, Kind] = {
     "large": _of_tree(size=128),
     "own-sizes": _of_tree(fit="none", max_size=48),
     "rgba-own-sizes": _of_tree(fit="none", max_size="short:30", channels="rgba"),
-    "zstd": _of_tree(size=(24, 40), fit="pad", compress=True),
-    "zstd-own-sizes": _of_tree(fit="none", channels="rgba", compress=True),
-    "jpeg": _of_tree(size=32, channels="gray", compress="jpeg:95"),
-    "jpeg-own-sizes": _of_tree(fit="none", compress="jpeg:95"),
+    "jpeg": _of_tree(size=32, channels="gray", compress=95),
+    "jpeg-own-sizes": _of_tree(fit="none", compress=95),
+    "jpeg-pad": _of_tree(size=(24, 40), fit="pad", compress=95),
     "shuffled": _of_tree(size=32, shuffle=3),
     "list": _jsonl,
     "table": _of_table(

@@ -25,7 +25,7 @@ from packer import subset
 if TYPE_CHECKING:
     from reader import ImageBatch, MemmapDataset, RaggedBatch
 
-# By name: dtype, shape and bytes of an array; a text as it is.
+# By name: dtype, shape and bytes of an array.
 Row = dict[str, Any]
 
 
@@ -42,7 +42,7 @@ class Files:
     def of(cls, path: Path) -> Files:
         """Read all of a store's files."""
         store = second_reader.Store(path)
-        names = {*store.texts, *store.further, *({"boxes", "masks"} & store.head["extras"].keys())}
+        names = {*store.further, *({"boxes", "masks"} & store.head["extras"].keys())}
         lines = (path / "samples.jsonl").read_text().splitlines()
         rows = [_row_in_files(store, number) for number in range(store.rows)]
         return cls(path, rows, [json.loads(line)["path"] for line in lines], bool(names) or store.masks)
@@ -70,9 +70,9 @@ def _row_in_files(store: second_reader.Store, number: int) -> Row:
         row["masks"] = ("uint8", (height, width), store.row(number)[height * width * store.channels :])
     for path, (dtype, shape) in store.tensors.items():
         name = path.removeprefix("extras/")
-        if name not in ("pixels", "offsets", "shapes", "mask_offsets", "frames", *store.texts):
+        if name not in ("pixels", "offsets", "shapes", "mask_offsets", "frames"):
             row[name] = _value(np.array(store.values(path, number), dtype).reshape(shape))
-    return row | dict(zip(store.texts, store.text(number), strict=True))
+    return row
 
 
 def rows_in(found: Any) -> list[Row]:
@@ -83,9 +83,8 @@ def rows_in(found: Any) -> list[Row]:
 def _rows_of_batch(batch: ImageBatch | RaggedBatch) -> list[Row]:
     from reader import RaggedBatch
 
-    texts = batch.texts
-    columns = {} if batch.extras is None else {n: c for n, c in batch.extras.items() if n not in texts}
-    columns |= {"targets": batch.targets} | texts
+    columns = {} if batch.extras is None else dict(batch.extras.items())
+    columns |= {"targets": batch.targets}
     if isinstance(batch, RaggedBatch):
         images = [batch.image(n) for n in range(len(batch))]
         masks = [mask for mask in map(batch.mask, range(len(batch))) if mask is not None]
@@ -115,8 +114,6 @@ def _cut(columns: dict[str, Any], count: int) -> list[Row]:
 
 
 def _value(value: Any) -> Any:
-    if isinstance(value, str):
-        return value
     array = np.asarray(value)
     return str(array.dtype), array.shape, array.tobytes()
 

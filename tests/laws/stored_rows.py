@@ -1,4 +1,4 @@
-"""What the files of a store say of each row, by FORMAT.md: classes by their names, boxes without free slots, texts as text."""
+"""What the files of a store say of each row, by FORMAT.md: classes by their names, boxes without free slots."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ def manifest_of(store: Path) -> dict[str, Any]:
 def rows_of(store: Path) -> list[dict[str, Any]]:
     """Return for each row what the store says of it: values that can be compared with ==."""
     head, data = manifest_of(store), MemmapDataset(store, as_tuple=False)
-    texts = (store / "texts.utf8").read_bytes() if head.get("texts") else b""
     lines = [json.loads(line) for line in (store / "samples.jsonl").read_text().splitlines()]
     targets = _targets(store, head).tolist()
     rows = []
@@ -35,10 +34,7 @@ def rows_of(store: Path) -> list[dict[str, Any]]:
         extras = {} if item.extras is None else {name: np.asarray(value) for name, value in item.extras.items()}
         boxes = extras["box_count"].item() if "box_count" in extras else None
         for name, value in extras.items():
-            if name in head.get("texts", ()):
-                begin, end = value.tolist()
-                row[name] = texts[begin:end].decode()
-            elif name == "box_targets":
+            if name == "box_targets":
                 row[name] = [head["classes"][target] for target in value[:boxes].tolist()]
             elif name == "boxes":
                 row[name] = value[:boxes].tolist()

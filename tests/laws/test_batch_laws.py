@@ -51,7 +51,7 @@ def test_a_view_of_a_batch_is_never_overwritten(
 
 @pytest.mark.parametrize("prefetch", [0, 2])
 @pytest.mark.parametrize("residency", RESIDENCIES)
-@pytest.mark.parametrize("kind", ["crop", "own-sizes", "zstd", "jpeg-own-sizes", "labels-own-sizes"])
+@pytest.mark.parametrize("kind", ["crop", "own-sizes", "jpeg", "jpeg-own-sizes", "labels-own-sizes"])
 def test_the_memory_of_dropped_batches_is_reused(
     kind: str, residency: str, prefetch: int, files_of: FilesOf, tune: Tune
 ) -> None:

@@ -121,7 +121,7 @@ def test_merged_rows_keep_their_classes_by_name_where_lists_differ_in_order(
             assert rows_of(store) == rows_of(one / split) + rows_of(other / split)
 
 
-@pytest.mark.parametrize("kind", ["own-sizes", "zstd", "table"])
+@pytest.mark.parametrize("kind", ["own-sizes", "jpeg-pad", "regression"])
 def test_some_rows_of_many_cost_what_is_asked_for(kind: str, store_of: MakeStore, tmp_path: Path, tune: Tune) -> None:
     rows, peaks = rows_of(store_of(kind)), list[int]()
     for repeats in (30, 500):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,25 +16,22 @@ from reader import ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch
 GOLDEN = Path(__file__).parents[1] / "golden"
 STORES = sorted(path.parent.name for path in GOLDEN.glob("*/manifest.json"))
 
-# What is in a row, by name: arrays, and texts.
+# What is in a row, by name.
 Row = dict[str, Any]
 
 
 def rows_in_files(path: Path) -> list[Row]:
     """Read all rows of a store by the format's page alone."""
-    head = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-    if "compressed-rows" in head["reader_features"]:
-        pytest.importorskip("zstandard", reason="zstandard is not installed: pip install 'pixpack[zstd]'")
     store = second_reader.Store(path)
     found = []
     for number in range(store.rows):
         height, width = store.values("shapes", number)[:2] if store.own else store.sides
         pixels = np.frombuffer(store.pixels(number), np.uint8).reshape(height, width, store.channels)
-        row: Row = {"image": pixels.transpose(2, 0, 1), "texts": store.text(number)}
+        row: Row = {"image": pixels.transpose(2, 0, 1)}
         if store.masks:
             row["mask"] = np.frombuffer(store.row(number)[pixels.size :], np.uint8).reshape(height, width)
         columns = {"targets", "content"} | {name for name in store.tensors if name.startswith("extras/")}
-        for name in columns & store.tensors.keys() - {f"extras/{text}" for text in store.texts}:
+        for name in columns & store.tensors.keys():
             dtype, shape = store.tensors[name]
             row[name] = np.array(store.values(name, number), dtype).reshape(shape)
         found.append(row)
@@ -46,7 +42,6 @@ def rows_of(batch: ImageBatch | RaggedBatch) -> list[tuple[int, Row]]:
     """Return the number of each row of a batch, and what is in it."""
     batch = batch.cpu()
     found = []
-    texts = list(zip(*batch.texts.values(), strict=True)) or [()] * len(batch)
     for index, number in enumerate(batch.rows.tolist()):
         row: Row = {"image": batch.images[index].numpy(), "targets": batch.targets[index].numpy()}
         if isinstance(batch, RaggedBatch):
@@ -54,21 +49,16 @@ def rows_of(batch: ImageBatch | RaggedBatch) -> list[tuple[int, Row]]:
         elif batch.content is not None:
             row["content"] = batch.content[index].numpy()
         if batch.extras is not None:
-            # where a text is in its file is no part of a row
-            extras = ((name, value) for name, value in batch.extras.items() if name not in batch.texts)
-            row |= {f"extras/{name}": value[index].numpy() for name, value in extras}
-        found.append((number, row | {"texts": list(texts[index])}))
+            row |= {f"extras/{name}": value[index].numpy() for name, value in batch.extras.items()}
+        found.append((number, row))
     return found
 
 
 def assert_same(found: Row, expected: Row) -> None:
     assert found.keys() == expected.keys()
     for name, value in expected.items():
-        if name == "texts":
-            assert found[name] == value
-        else:
-            assert found[name].dtype == value.dtype, name
-            np.testing.assert_array_equal(found[name], value, err_msg=name)
+        assert found[name].dtype == value.dtype, name
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
 # -- ways to read
@@ -130,5 +120,4 @@ def check(data: MemmapDataset, expected: list[Row], **how: Any) -> None:
 
 
 def test_every_golden_store_is_tried() -> None:
-    assert len(STORES) == 12
-    assert {"v1.0", "texts", "own-masks", "jpeg-own-sizes"} <= {*STORES}
+    assert STORES == ["jpeg", "jpeg-gray", "jpeg-own-sizes", "own-masks", "own-sizes", "v1.0"]

@@ -24,7 +24,7 @@ WAYS: dict[str, Callable[[Path, Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["labels-own-sizes", "zstd", "table"])
+@pytest.mark.parametrize("kind", ["labels-own-sizes", "jpeg", "table"])
 @pytest.mark.parametrize("way", WAYS)
 def test_what_may_not_be_read_is_named(
     kind: str, way: str, store_of: MakeStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -33,9 +33,7 @@ def damaged_rows(store: Path, offset: int) -> tuple[int, int] | None:
         ends = np.fromfile(frames, "<i8").reshape(-1, 2)[:, 1].tolist()
         row = bisect.bisect_right(ends, offset)
         return (row, row + 1) if row < head["rows"] else None
-    own = "own-sizes" in head["reader_features"]
-    row_bytes = head["height"] * head["width"] * head["channels"]
-    sizes = [block[3] if own else block[0] * row_bytes for block in head["blocks"]]
+    sizes = [block[3] for block in head["blocks"]]
     block = bisect.bisect_right(list(itertools.accumulate(sizes)), offset)
     if block == len(sizes):
         return None

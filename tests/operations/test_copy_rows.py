@@ -31,9 +31,10 @@ from packer.operations.verify import verify
 from packer.report import Progress
 from packer.store.destination import Folder
 from packer.store.lock import Lock
+from packer.store.manifest_file import encode_manifest
 from packer.store.state import check_finished
 from reader import MemmapDataset
-from reader.format.blocks import encode_manifest, read_blocks
+from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, PIXELS, REJECTED, SAMPLES, read_manifest
 

@@ -85,7 +85,9 @@ def test_a_store_pushed_and_pulled_is_the_same_bytes(store: Path, tmp_path: Path
 
 def test_another_store_is_refused_and_replaced_with_overwrite(three: list[Path], tmp_path: Path, url: str) -> None:
     push(three[0], url)
-    with pytest.raises(OptionsError, match="holds another store. Replace it with overwrite=True, or choose another URL"):
+    with pytest.raises(
+        OptionsError, match="holds another store. Replace it with overwrite=True, or choose another URL"
+    ):
         push(three[1], url)
     assert pulled(url, tmp_path / "back") == store_bytes(three[0])
     push(three[1], url, overwrite=True)

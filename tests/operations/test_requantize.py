@@ -27,8 +27,8 @@ from packer.operations.requantize import requantize
 from packer.operations.verify import verify
 from packer.pixels.requantize import Recoded, Recoder
 from packer.report import Progress
+from packer.sample_lines import read_json_lines
 from reader import MemmapDataset
-from reader.format.samples import read_json_lines
 
 
 @pytest.fixture(autouse=True)

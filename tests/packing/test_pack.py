@@ -30,6 +30,7 @@ from packer.operations.transfer import pull
 from packer.operations.verify import verify
 from packer.packing import build
 from packer.report import Progress
+from packer.sample_lines import read_json_lines
 from packer.store import destination
 from packer.store.blocks import Result
 from packer.store.journal import CommitLog
@@ -39,7 +40,6 @@ from packer.workers import engine as engines
 from reader import IncompleteStoreError, MemmapDataset
 from reader.format.blocks import read_blocks
 from reader.format.manifest import read_manifest
-from reader.format.samples import read_json_lines
 
 
 def test_rows_are_the_resized_and_cropped_images_in_order(images: Path, tmp_path: Path) -> None:

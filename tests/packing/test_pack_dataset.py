@@ -15,8 +15,8 @@ from torch.utils.data import TensorDataset
 
 from packer import OptionsError, PackError, ScanError, pack, pack_dataset
 from packer.operations.verify import verify
+from packer.sample_lines import read_json_lines
 from reader import MemmapDataset
-from reader.format.samples import read_json_lines
 
 
 class Items:

@@ -64,7 +64,7 @@ def test_every_command_but_bench_works_without_torch(host: Path, images: Path, t
         ["update", "images", "out"],
         ["push", "out", url],
         ["pull", url, "pulled"],
-        ["build", "images", "frames", *size, "--compress"],
+        ["build", "images", "frames", *size, "--compress", "90"],
         ["verify", "frames"],
         ["build", "images", "parts", *size, "--part", "1/2"],
         ["build", "images", "parts", *size, "--part", "2/2"],

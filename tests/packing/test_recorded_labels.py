@@ -13,9 +13,10 @@ from test_boxes import coco
 
 from packer import PackError, ScanError, merge, pack, seal_parts, subset, update
 from packer.cli.app import run
+from packer.sample_lines import read_json_lines
+from packer.store.manifest_file import manifest_head
 from reader import MemmapDataset
-from reader.format.manifest import MANIFEST, SAMPLES, Manifest, read_manifest
-from reader.format.samples import read_json_lines
+from reader.format.manifest import MANIFEST, SAMPLES, manifest_of, read_manifest
 
 
 def listed(images: Path, path: Path, columns: str = "path,label,breed", *, change: Any = None) -> Path:
@@ -55,7 +56,7 @@ def test_columns_classes_and_digests_are_recorded_and_no_path(images: Path, tmp_
     pack(path, tmp_path / "out", size=32, classes=str(tmp_path / "classes.txt"), **how)
     manifest = read_manifest(tmp_path / "out")
     digests = {name: manifest.labels[name] for name in ("inputs", "sources")}
-    assert manifest.to_json()["labels"] == digests | {
+    assert manifest_head(manifest)["labels"] == digests | {
         "classes": True,
         "extension": ".jpg",
         "path_column": "name",
@@ -293,7 +294,7 @@ def test_an_update_that_was_interrupted_resumes_as_it_names(
 
 
 def test_labels_of_another_form_are_no_manifest(store: Path) -> None:
-    head = read_manifest(store).to_json()
-    assert Manifest.from_json(head | {"labels": {"later": [1]}}).labels == {"later": [1]}
+    head = manifest_head(read_manifest(store))
+    assert manifest_of(head | {"labels": {"later": [1]}}).labels == {"later": [1]}
     with pytest.raises(ValueError, match="labels = 3, expected an object"):
-        Manifest.from_json(head | {"labels": 3})
+        manifest_of(head | {"labels": 3})

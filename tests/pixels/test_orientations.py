@@ -18,8 +18,8 @@ from packer.pixels.decode import Decoder
 from packer.pixels.formats import plugins
 from packer.pixels.geometry import Geometry
 from packer.pixels.mask import mask_row
+from packer.sample_lines import read_json_lines
 from reader import MemmapDataset
-from reader.format.samples import read_json_lines
 
 # whose decoders turn the picture themselves: labels are in the pixels of that
 TURNED = ("tiff", "tiff lzw", "tiff jpeg", "tiff pages", "heic", "jxl")

@@ -22,8 +22,8 @@ from packer.packing.update import update
 from packer.pixels.decode import Decoder
 from packer.pixels.formats import plugins
 from packer.pixels.geometry import Geometry
+from packer.sample_lines import read_json_lines
 from reader import MemmapDataset
-from reader.format.samples import read_json_lines
 
 PHOTO = photo(60, 44, seed=4)
 GEOMETRY = Geometry(44, 60, "squash")

@@ -27,9 +27,8 @@ def contents(batch: ImageBatch | RaggedBatch) -> dict[str, Any]:
     """Return what is in a batch, by name, as its public attributes show it."""
     extras = {} if batch.extras is None else {name: batch.extras[name] for name in sorted(batch.extras.keys())}
     found: dict[str, Any] = {"images": batch.images, "targets": batch.targets, "rows": batch.rows}
-    # where a text is in its file is no part of the batch
-    found |= {"extras": {name: value for name, value in extras.items() if name not in batch.texts}}
-    found["texts"] = batch.texts
+    # a batch once had texts: what was taken of those without stays
+    found |= {"extras": extras, "texts": {}}
     if isinstance(batch, RaggedBatch):
         return found | {"masks": [batch.mask(index) for index in range(len(batch))]}
     return found | {"content": batch.content}

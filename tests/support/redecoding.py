@@ -15,10 +15,10 @@ from packer.inputs.splits import stores_of
 from packer.options import RowOptions
 from packer.pixels.geometry import Geometry
 from packer.pixels.requantize import row_decoder
+from packer.sample_lines import read_samples
 from packer.sources.locate import locate
 from packer.store.sealed.ragged_rows import stored_rows
 from reader.format.manifest import PIXELS, read_manifest
-from reader.format.samples import read_samples
 
 
 def rows_of_other_sources(out: Path, *images: str | os.PathLike[str]) -> list[int]:

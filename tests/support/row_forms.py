@@ -22,7 +22,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "rgba": {"size": 32, "channels": "rgba"},
     "own": {"fit": "none"},
 }
-Formed = Callable[[str, str], Path]
+Formed = Callable[[str, int], Path]
 
 
 @pytest.fixture(scope="session")
@@ -33,12 +33,12 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def formed(tree: Path) -> Formed:
-    """Pack them in one of the WAYS and in a form: "raw", or what --compress takes."""
+    """Pack them in one of the WAYS, as JPEGs of a quality; 0: raw."""
 
     @functools.cache
-    def packed(way: str, form: str) -> Path:
-        out = tree.parent / f"{way}-{form.replace(':', '')}"
-        pack(tree, out, workers=1, compress=form != "raw" and form, **WAYS[way])
+    def packed(way: str, quality: int) -> Path:
+        out = tree.parent / f"{way}-{quality}"
+        pack(tree, out, workers=1, compress=quality, **WAYS[way])
         return out
 
     return packed

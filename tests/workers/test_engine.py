@@ -24,8 +24,8 @@ from packer.errors import DecodeError
 from packer.operations.verify import verify
 from packer.pixels.decode import Decoder
 from packer.pixels.geometry import Geometry
+from packer.sample_lines import read_json_lines
 from packer.workers.block_worker import BlockWorker
-from reader.format.samples import read_json_lines
 
 PIXELS = "_tensordict/pixels.memmap"
 

@@ -7,13 +7,13 @@ from typing import Any
 import click
 
 from packer.cli.help import command
-from packer.cli.options import COMPRESS, INPUTS, RUN, CompressingCommand, StorePath, images_argument
+from packer.cli.options import COMPRESS, INPUTS, RUN, StorePath, images_argument
 from packer.cli.output import print_packed
 from packer.cli.progress import ProgressBar
 from packer.options import CHANNELS, ENGINES, FITS, RESAMPLES, PackOptions
 
 
-@command(short_help="Decode IMAGES into the store OUT (the default command).", cls=CompressingCommand)
+@command(short_help="Decode IMAGES into the store OUT (the default command).")
 @click.argument("images", type=StorePath(), nargs=-1)
 @click.argument("out", type=StorePath())
 @click.option(
@@ -93,9 +93,7 @@ from packer.options import CHANNELS, ENGINES, FITS, RESAMPLES, PackOptions
     help="ray: pack parts as tasks of a Ray cluster, then join them.",
 )
 @RUN
-def build(
-    images: tuple[str, ...], out: str, nul: bool, as_json: bool, quiet: bool, **options: Any
-) -> int:
+def build(images: tuple[str, ...], out: str, nul: bool, as_json: bool, quiet: bool, **options: Any) -> int:
     """Decode IMAGES once into the store OUT.
 
     IMAGES is a folder of class folders, a folder of images, or a folder of splits (train, val, valid, test), each of which is

@@ -58,7 +58,9 @@ def _brief(out: str, as_json: bool) -> int:
 
     heads = {split: check_finished(store) for split, store in stores_of(out).items()}
     if as_json:
-        found = {split: head.to_json() | {"digest": head.digest} for split, head in heads.items()}
+        from packer.store.manifest_file import manifest_head
+
+        found = {split: manifest_head(head) | {"digest": head.digest} for split, head in heads.items()}
         say_json(found.get("") or {"splits": found})
         return 0
     names = {split: os.path.join(out, split) if split else out for split in heads}

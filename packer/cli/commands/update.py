@@ -17,9 +17,7 @@ from packer.cli.progress import ProgressBar
 @click.argument("out", type=StorePath())
 @INPUTS
 @RUN
-def update(
-    images: tuple[str, ...], out: str, nul: bool, as_json: bool, quiet: bool, **options: Any
-) -> int:
+def update(images: tuple[str, ...], out: str, nul: bool, as_json: bool, quiet: bool, **options: Any) -> int:
     """Update the store OUT to what a new pack of IMAGES would make, byte for byte: new images are added, missing ones removed.
 
     Every image is read. An image whose bytes have not changed keeps its row; the others are decoded, with the options, columns
@@ -38,6 +36,4 @@ def update(
 
     with ProgressBar(hidden=quiet or as_json) as bar:
         report = run(images_argument(images, nul), out, **options, progress=bar.update)
-    return print_packed(
-        report, options["max_rejects"], has_said_found=bar.has_said_found, as_json=as_json, quiet=quiet
-    )
+    return print_packed(report, options["max_rejects"], has_said_found=bar.has_said_found, as_json=as_json, quiet=quiet)

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.pixels.geometry import Geometry
+from packer.sample_lines import Sample
 from packer.text import counted
-from reader.format.samples import Sample
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

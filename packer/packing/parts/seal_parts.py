@@ -211,7 +211,7 @@ def _layout(header: journals.Header) -> RowLayout:
     """Return the layout of the rows, as a journal records it."""
     size = header.options["size"]
     geometry = Geometry.of_options(header.options, None if size is None else (size[0], size[1]))
-    return RowLayout.of(geometry, header.options["channels"], form=header.options.get("compress", ""))
+    return RowLayout.of(geometry, header.options["channels"], quality=header.options.get("compress", 0))
 
 
 def _check_all_there(out: Path, parts: list[Part]) -> None:

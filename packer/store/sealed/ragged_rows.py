@@ -9,13 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from packer.store.sealed.checked_rows import CheckedPixels, Ints, read_spans
-from reader import frames
+from reader import jpeg_frames
 from reader.format.blocks import Block
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
 from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_manifest
-from reader.format.row_values import wrong_extents
-from reader.format.tensors import wrong_frames
+from reader.format.row_values import wrong_extents, wrong_frames
 
 
 class RowSizes(NamedTuple):
@@ -48,7 +47,7 @@ def row_sizes(out: Path, manifest: Manifest, rows: Ints) -> RowSizes:
     if manifest.has_own_sizes:
         sides = tensor_rows(out, manifest, "shapes", rows)[:, :2].astype(np.int64)
         sizes = sides.prod(axis=1) * (manifest.channels + manifest.has_own_masks)
-    if not manifest.compression:
+    if not manifest.jpeg:
         return RowSizes(sizes, sizes)
     spans = tensor_rows(out, manifest, "frames", rows)
     return RowSizes(sizes, spans[:, 1] - spans[:, 0])
@@ -120,22 +119,13 @@ class FrameRows:
     """Compressed rows, of one size or of their own, unpacked one by one, and their masks."""
 
     def __init__(self, out: Path, manifest: Manifest) -> None:
-        assert manifest.compression is not None
-        self._codec = manifest.compression.codec
-        frames.check_library(self._codec)
+        jpeg_frames.check_library()
         self._out, self._manifest, self._file = out, manifest, out / PIXELS
         self._table = mapped_tensor(out, manifest, "frames")
         self._shapes = mapped_tensor(out, manifest, "shapes") if "shapes" in manifest.tensors else None
 
     def __getitem__(self, row: int) -> npt.NDArray[np.uint8]:
-        height, width = self.sides(row)
-        size_bytes = height * width * self._manifest.channels
-        return self.unpacked(row, self._stored(row))[:size_bytes].reshape(height, width, -1)
-
-    def mask(self, row: int) -> npt.NDArray[np.uint8]:
-        """Return the mask of a row, uint8[H, W], in a store that has them."""
-        height, width = self.sides(row)
-        return self.unpacked(row, self._stored(row))[height * width * self._manifest.channels :].reshape(height, width)
+        return self.decoded(row, self._stored(row)).reshape(*self.sides(row), -1)
 
     def extent(self, row: int) -> tuple[int, int]:
         """Return where the frame of a row begins in the file, and how many bytes it has.
@@ -144,9 +134,9 @@ class FrameRows:
             StoreError: it is not there, or is none of such a row.
         """
         height, width = self.sides(row)
-        size = np.array([height * width * (self._manifest.channels + self._manifest.has_own_masks)])
+        size = np.array([height * width * self._manifest.channels])
         span = self._table[row : row + 1]
-        if wrong_frames(self._codec, span, size, self._manifest.files[PIXELS].size_bytes)[0]:
+        if wrong_frames(span, size, self._manifest.files[PIXELS].size_bytes)[0]:
             raise self._error(row, "its frame is not within the pixels")
         return int(span[0, 0]), int(span[0, 1] - span[0, 0])
 
@@ -156,23 +146,19 @@ class FrameRows:
         Raises:
             StoreError: the frame is damaged.
         """
-        height, width = self.sides(row)
-        return self.unpacked(row, stored)[: height * width * self._manifest.channels].tobytes()
+        return self.decoded(row, stored).tobytes()
 
-    def unpacked(self, row: int, frame: bytes | memoryview) -> npt.NDArray[np.uint8]:
-        """Return the pixels of a row, and behind them its mask, if it has one, by its frame.
+    def decoded(self, row: int, frame: bytes) -> npt.NDArray[np.uint8]:
+        """Return the pixels of a row, uint8[n], by its frame.
 
         Raises:
             StoreError: the frame is damaged.
         """
-        height, width = self.sides(row)
-        m = self._manifest
-        try:
-            return frames.unpacked(
-                memoryview(frame), height, width, m.channels, has_mask=m.has_own_masks, codec=self._codec
-            )
-        except StoreError as e:
-            raise self._error(row, str(e)) from None
+        (height, width), channels = self.sides(row), self._manifest.channels
+        pixels = np.empty(height * width * channels, np.uint8)
+        if what := jpeg_frames.decode(memoryview(frame), height, width, channels, pixels):
+            raise self._error(row, what)
+        return pixels
 
     def _stored(self, row: int) -> bytes:
         begin, size_bytes = self.extent(row)
@@ -196,7 +182,7 @@ class FrameRows:
 
 def stored_rows(out: Path, manifest: Manifest) -> EqualRows | RaggedRows | FrameRows:
     """Return where the rows of a store are."""
-    if manifest.compression:
+    if manifest.jpeg:
         return FrameRows(out, manifest)
     return RaggedRows(out, manifest) if manifest.has_own_sizes else EqualRows(out, manifest)
 
@@ -251,9 +237,9 @@ class SealedRows:
         mask = b""
         if self._masks is not None:
             mask = self._masks[number].tobytes()
-        elif not isinstance(self._rows, EqualRows) and self.manifest.has_own_masks:
+        elif isinstance(self._rows, RaggedRows) and self.manifest.has_own_masks:
             mask = self._rows.mask(number).tobytes()
-        return self._rows.pixels(number, stored), mask, stored if self.manifest.compression else b""
+        return self._rows.pixels(number, stored), mask, stored if self.manifest.jpeg else b""
 
     def content(self, number: int) -> tuple[int, int, int, int]:
         """Return where the image is in a row: y0, x0, y1, x1, half-open."""

@@ -19,12 +19,11 @@ from packer.pixels.formats import plugins
 from packer.pixels.geometry import Geometry
 from packer.pixels.row import Row
 from packer.progress import followed
+from packer.sample_lines import Sample, read_targets
 from packer.store.sealed.checked_rows import damage
 from packer.store.sealed.ragged_rows import SealedRows
 from packer.text import difference, options_difference
 from reader.format.manifest import PIXELS, Manifest
-from reader.format.samples import Sample, read_targets
-from reader.format.tensors import JpegFrames, pixel_decoders
 
 # Of lines behind the sha256 of their source: photographs have some hundred sizes. Of very many, those before are forgotten.
 _MOST_ENDS = 4096
@@ -66,8 +65,8 @@ class ReusedRows:
         self._rows = SealedRows(out, digest)
         self._geometry = Geometry.recorded(self._rows.manifest)
         self._ends: dict[str, _Kept] = {}
-        # of zstd another version may make other frames; a JPEG that is encoded again would lose again
-        self._keeps_frames = isinstance(self._rows.manifest.compression, JpegFrames)
+        # a JPEG that is encoded again would lose again
+        self._keeps_frames = self._rows.manifest.jpeg is not None
 
     @classmethod
     def open(cls, out: str, digest: str) -> ReusedRows | None:
@@ -135,11 +134,10 @@ def check_reusable(
     if recorded != wanted:
         raise PackError(f"{out} was packed with other options{options_difference(recorded, wanted)}. {again}")
     # rows that are reused are packed again
-    before, now = pixel_decoders(manifest.decoders), pixel_decoders(decoders)
-    if before != now:
+    if manifest.decoders != decoders:
         raise PackError(
-            f"{out} was packed by other decoders{difference(before, now)}: old and new rows would not be alike. Use the same"
-            f" versions. {again}"
+            f"{out} was packed by other decoders{difference(manifest.decoders, decoders)}: old and new rows would not be"
+            f" alike. Use the same versions. {again}"
         )
     if what := damage(out, manifest, manifest.files.keys() - {PIXELS}):
         raise PackError(f"{what} {again}")

@@ -60,7 +60,7 @@ class ToDetection(Described):
         if isinstance(batch, RaggedBatch) and batch.mask_offsets is not None:
             _add(targets, "mask", [batch.mask(n) for n in range(len(batch))])
         further: dict[str, Sequence[object]] = {name: extras[name].unbind() for name in extras if name not in _OF_BOXES}
-        for name, values in (further | batch.texts).items():  # type: ignore[misc]
+        for name, values in further.items():
             if name in ("boxes", "labels", "mask"):
                 raise ValueError(
                     f"ToDetection gives {name} of images, and the rows have a column of that name. Rename it."

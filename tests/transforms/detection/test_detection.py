@@ -364,12 +364,3 @@ def test_rows_without_boxes_are_refused_where_a_detector_is_to_learn_from_them()
         ValueError, match=r"ToDetection takes rows with boxes, and these have none\. Pack them with --boxes\."
     ):
         ToDetection()(pictures(2))
-
-
-def test_texts_are_among_the_targets(tmp_path: Path) -> None:
-    batch = MemmapDataset(make_detection_store(tmp_path, 5), as_tuple=False)[0:5]
-    texts = [f"text {n}" for n in range(5)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RaggedBatch, "texts", property(lambda _: {"caption": texts}))
-        _, targets = ToDetection()(batch)
-    assert [target["caption"] for target in targets] == texts
