@@ -62,9 +62,7 @@ def scan(
     return _scan(sources, classes, options)
 
 
-def _scan(
-    sources: list[str], classes: tuple[str, ...] | None, options: InputOptions
-) -> dict[str, Inputs]:
+def _scan(sources: list[str], classes: tuple[str, ...] | None, options: InputOptions) -> dict[str, Inputs]:
     """List what sources hold, once."""
     kind = _kind(sources)
     for name, kinds in _BELONGS.items():
@@ -140,9 +138,7 @@ def _record(inputs: Inputs, options: InputOptions) -> None:
     inputs.labels |= {name: value for name, value in given.items() if value}
 
 
-def _listed(
-    kind: str, sources: list[str], classes: tuple[str, ...] | None, options: InputOptions
-) -> dict[str, Inputs]:
+def _listed(kind: str, sources: list[str], classes: tuple[str, ...] | None, options: InputOptions) -> dict[str, Inputs]:
     first = Path(sources[0])
     if kind == "folder":
         return list_folder(first)

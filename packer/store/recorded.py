@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from reader.format.manifest import Manifest
-from reader.format.values import INT32_MOST, INT64_MOST, is_number, value_in
+from reader.format.values import INT32_MOST, is_number, value_in
 
 
 def check_recorded(manifest: Manifest) -> None:
@@ -32,7 +32,6 @@ _OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "crop_fraction": (lambda value: is_number(value) and 0 < value <= 1, "a number above 0, up to 1"),
     "exact": (lambda value: type(value) is bool, "true or false"),
     "shuffle": (lambda value: value is None or (type(value) is int and 0 <= value <= 1 << 256), "an integer, or null"),
-    "max_pixels": (lambda value: type(value) is int and 1 <= value <= INT64_MOST, "an integer of 1 or more"),
     "requantize": (lambda value: type(value) is int and 1 <= value <= 31, "an integer of 1 to 31"),
     "bit_depth": (lambda value: type(value) is int and 1 <= value <= 64, "an integer of 1 to 64"),
     "mask_values": (lambda value: _are_integers(value, 0, 255), "integers from 0 to 255"),

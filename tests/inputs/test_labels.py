@@ -16,8 +16,8 @@ from packer.inputs.class_lists import load_classes
 from packer.inputs.samples import Inputs
 from packer.inputs.scan import scan
 from packer.options import PackOptions
+from packer.sample_lines import read_json_lines
 from reader import MemmapDataset
-from reader.format.samples import read_json_lines
 
 NFC, NFD = "caf\u00e9", "cafe\u0301"
 HUGE = "99999999999999999999"

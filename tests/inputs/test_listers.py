@@ -22,8 +22,8 @@ from packer import OptionsError, PackError, ScanError, merge, pack
 from packer.inputs.samples import Inputs
 from packer.inputs.scan import scan
 from packer.options import PackOptions
+from packer.sample_lines import read_json_lines, read_samples
 from reader import MemmapDataset
-from reader.format.samples import read_json_lines, read_samples
 
 Lister = Callable[[Path, Path, Feed], tuple[Any, dict[str, Any]]]
 Found = dict[str, tuple[tuple[str, ...], dict[str, int]]]
