@@ -110,7 +110,7 @@ def _plan(
     }
     for name, target in further.items():
         if target.kind == "multi-hot":
-            extras[name] = TensorSpec("uint8", (len(target.classes) or extras[name].row_shape[0],))
+            extras[name] = TensorSpec("float32", (len(target.classes) or extras[name].row_shape[0],))
     selections = [
         Selection(path, manifest, np.arange(manifest.rows), _numbers(path, manifest, names, further))
         for path, manifest in found
