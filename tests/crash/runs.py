@@ -56,7 +56,7 @@ KINDS = {
     "resplit": Kind(f"{_SPLITS} --overwrite", (_SPLITS,), is_changed=True),
     "labelled": Kind(f"{_BUILD} --boxes {{work}}/boxes --masks {{work}}/masks"),
     "own sizes": Kind("build {work}/images {out} --fit none --workers 2 --max-rejects 20%"),
-    "jpeg": Kind(f"{_BUILD} --compress=jpeg:90"),
+    "jpeg": Kind(f"{_BUILD} --compress=90"),
     "seal": Kind("seal {out} --max-rejects 20%", (f"{_BUILD} --part 1/2", f"{_BUILD} --part 2/2")),
     # where OUT is an empty folder, a mount point perhaps
     "inside": Kind(_BUILD, is_filled=True, is_inside=True),
