@@ -20,7 +20,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"workers": True}, "workers is True, expected an integer or None."),
     ({"crop_fraction": "1"}, "crop_fraction is '1', expected a number."),
     ({"fit": 3}, "fit is 3, expected text."),
-    ({"compress": 101}, "compress is 101, expected the quality of JPEGs, 1 to 100"),
+    ({"compress": 101}, "compress is 101, expected the quality of JPEGs, 1 to 100, such as 90."),
     ({"boxes": 3}, "boxes is 3, expected text or a path."),
     ({"progress": 3}, "progress is 3, expected a function that takes a Progress."),
 ]
