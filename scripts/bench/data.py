@@ -28,13 +28,14 @@ PHOTO_SIZE = (500, 375)
 DRAWN = 240
 
 
-def photographs(lab: Lab, count: int, size: tuple[int, int] = PHOTO_SIZE) -> Path:
-    """Return a folder of class folders with `count` JPEGs: those of --images again and again, else drawn ones of this size."""
-    given = lab.images and sorted(path for path in lab.images.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
+def photographs(lab: Lab, count: int, size: tuple[int, int] | None = None) -> Path:
+    """Return a folder of class folders with `count` JPEGs: drawn ones of a size, else those of --images again and again."""
+    root = None if size else lab.images
+    given = root and sorted(path for path in root.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
     if given is not None and not given:
-        raise ValueError(f"{lab.images} holds no JPEG. Expected {lab.images}/<class>/<name>.jpg.")
-    width, height = size
-    source = f"of-{lab.images.name}" if lab.images else f"{width}x{height}"
+        raise ValueError(f"{root} holds no JPEG. Expected {root}/<class>/<name>.jpg.")
+    width, height = size or PHOTO_SIZE
+    source = f"of-{root.name}" if root else f"{width}x{height}"
 
     def make(folder: Path) -> None:
         drawn: list[Path] = []
@@ -50,7 +51,7 @@ def photographs(lab: Lab, count: int, size: tuple[int, int] = PHOTO_SIZE) -> Pat
                 shutil.copyfile(picked or drawn[number % DRAWN], path)
             else:
                 picture = Image.fromarray(draw(name, np.random.default_rng(number), *PHOTO_SIZE[::-1]))
-                picture.resize(size).save(path, quality=90)
+                picture.resize((width, height)).save(path, quality=90)
                 drawn.append(path)
 
     return made_once(lab.work / f"photographs-{count}-{source}", make)
