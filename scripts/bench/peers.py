@@ -51,7 +51,7 @@ def ffcv(rows: Rows) -> Peer:
 
     def opened(out: Path) -> Callable[[], Iterable[Any]]:
         pipelines = {"pixels": [images.SimpleRGBImageDecoder(), to_tensor()], "row": [basics.IntDecoder(), to_tensor()]}
-        order = {"order": loader.OrderOption.RANDOM, "os_cache": True, "pipelines": pipelines}
+        order = {"order": loader.OrderOption.RANDOM, "os_cache": True, "drop_last": False, "pipelines": pipelines}
         found = loader.Loader(str(out / "rows.beton"), rows.size, num_workers=WORKERS, **order)
         return lambda: found
 
