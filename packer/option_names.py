@@ -7,14 +7,11 @@ called, and has the command's words. Nor for a command of the shell that a sente
 from __future__ import annotations
 
 import contextlib
-import itertools
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-# Options whose value is text, whatever it looks like; those of folders and files too.
-_OF_TEXT = (*("classes", "root", "path_column", "target_column", "extension", "label_separator", "boxes", "masks"),)
 # Values that Python writes as they are: all others are text.
 _SHOWN = (bool, int, float, list, tuple)
 COMMAND, PYTHON = "the command", "Python"
@@ -71,37 +68,3 @@ def written(name: str, value: Any) -> Any:
 
 
 OVERWRITE = Option("overwrite", True)
-
-
-def pack_call(words: Sequence[str]) -> str:
-    """Return the words of a command `pack IMAGES... OUT --option value ...` as the caller writes them.
-
-    Example:
-        >>> words = ["my images", "out", "--max-size", "512"]
-        >>> pack_call(words)
-        "pack('my images', 'out', max_size=512)"
-        >>> with named_for(COMMAND):
-        ...     pack_call(words)
-        "pack 'my images' out --max-size 512"
-    """
-    first = next((n for n, word in enumerate(words) if word.startswith("--")), len(words))
-    options, rest = dict[str, list[str]](), iter(words[first:])
-    for word in rest:
-        if word.startswith("--"):
-            values = options.setdefault(name := word[2:].replace("-", "_"), [])
-            values += map(repr, itertools.islice(rest, name in _OF_TEXT))
-        else:
-            values.append(word if _is_number(word) else repr(word))
-    # a journal that someone else wrote may have any words: no code is made of them
-    if _caller == COMMAND or not all(name.isidentifier() for name in options):
-        return shlex.join(["pack", *words])
-    *images, out = words[:first]
-    # a flag has no value, and what is given several times is a list
-    given = {
-        name: f"[{', '.join(values)}]" if len(values) > 1 else (*values, "True")[0] for name, values in options.items()
-    }
-    return f"pack({', '.join([repr(images[0] if len(images) == 1 else images), repr(out), *map('='.join, given.items())])})"
-
-
-def _is_number(word: str) -> bool:
-    return word.isascii() and word.replace(".", "", 1).isdecimal()

@@ -1,15 +1,14 @@
-"""The options of packing, in groups: name, default, meaning and check of each. Imports no image library."""
+"""The options of packing: a field each, from which come the command's options, `pack`'s keywords and recorded requests.
+
+Imports no image library.
+"""
 
 from __future__ import annotations
 
-import functools
 import os
-import re
-import types
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from packer import values
 from packer.errors import OptionsError
@@ -18,105 +17,85 @@ from packer.report import Progress
 
 _Group = TypeVar("_Group", bound="_Options")
 
-FITS = ("crop", "pad", "squash", "inside", "none")
-RESAMPLES = ("bilinear", "bicubic", "lanczos", "box")
-ENGINES = ("local", "ray")
 CHANNELS = {"rgb": 3, "gray": 1, "rgba": 4}
-
-# What belongs to one run alone, and what is a path.
-_OF_A_RUN = ("workers", "progress", "overwrite", "part", "engine")
-_PATHS = ("classes", "root", "boxes", "masks")
 
 # Pillow's: it takes what has more for a decompression bomb.
 MAX_PIXELS = 178_956_970
 
-# Of `requantize` and `show` how many images.
+# Of `show` how many images.
 TILES, TILES_A_LINE = 48, 8
 
-# Above this a row is more than 1 GB in RGB; such a size is a slip of the finger.
-_MAX_SIDE = 16384
+
+def option(
+    default: object,
+    check: values.Check,
+    help: str,
+    metavar: str | None = None,
+    *,
+    records: str = "",
+    of_run: bool = False,
+) -> Any:
+    """Declare an option.
+
+    Args:
+        check: brings a value that Python or the command gives to one form; None is left out where it is the default.
+        help: what it means, in one line, for the command and for Python.
+        metavar: stands for the value in the command's help.
+        records: "always", or "given" for other values than the default: a manifest records it, as it shapes pixels or rows.
+        of_run: it belongs to one run alone, and is no part of the command that makes the same store.
+    """
+    told = {"check": check, "help": help, "metavar": metavar, "records": records, "of_run": of_run}
+    return field(default=default, metadata=told)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Options:
-    """A group of options: an option's name, default and meaning stand here and nowhere else; its click decorator is in `cli`."""
+    """A group of options."""
 
     def __post_init__(self) -> None:
-        """Check the kind of each value, and bring options that may be given in several forms to one; raises OptionsError."""
-        group: Any = type(self)
-        for name, kinds in _plain_kinds(group).items():
-            object.__setattr__(self, name, values.of_kind(name, getattr(self, name), kinds))
-        for name, parse in _PARSED.items():
-            if hasattr(self, name):
-                value = getattr(self, name)
-                try:
-                    object.__setattr__(self, name, parse(value))
-                except TypeError:
-                    raise OptionsError(f"{Option(name)} is {value!r}, expected text or a path.") from None
+        """Check each value; raises OptionsError."""
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is not None or each.default is not None:
+                object.__setattr__(self, each.name, each.metadata["check"](Option(each.name), value))
 
     @classmethod
     def among(cls: type[_Group], others: object) -> _Group:
         """Return the options of this group that other options, or options by name, have; the rest is as by default."""
         given = others if isinstance(others, Mapping) else vars(others)
-        return cls(**{option.name: given[option.name] for option in fields(cls) if option.name in given})
-
-
-@functools.cache
-def _plain_kinds(group: type[Any]) -> dict[str, tuple[type, ...]]:
-    """Return the kinds that values may be of, by the annotations, of options that take one kind, or None besides."""
-    hints, kinds = typing.get_type_hints(group), {}
-    for option in fields(group):
-        hint = hints[option.name]
-        members = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-        if option.name not in _PARSED and {*members} - {type(None)} in ({bool}, {int}, {float}, {str}):
-            kinds[option.name] = members
-    return kinds
+        return cls(**{each.name: given[each.name] for each in fields(cls) if each.name in given})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShapeOptions(_Options):
-    """What shape a row has, and how an image fills it.
+    """The shape of a row, and how an image fills it."""
 
-    Args:
-        size: side in pixels, (height, width), "224" or "192x256"; None where all images have one size, or each its own.
-        fit: "crop": cover, then center crop; "pad": all of it, centered; "squash": stretch; "inside": upper left; "none": each
-            row keeps its image's size.
-        crop_fraction: share of the resized image that the crop keeps, 0.05 to 1.
-        resample: the filter, always antialiased.
-        channels: "rgb", "gray" or "rgba".
-    """
-
-    size: int | str | tuple[int, int] | None = None
-    fit: str = "crop"
-    crop_fraction: float = 1.0
-    resample: str = "bilinear"
-    channels: str = "rgb"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        values.check_one_of("fit", self.fit, FITS)
-        values.check_one_of("resample", self.resample, RESAMPLES)
-        values.check_one_of("channels", self.channels, tuple(CHANNELS))
-        if (sides := self.sides) is not None and not all(1 <= side <= _MAX_SIDE for side in sides):
-            raise OptionsError(
-                f"{Option('size')} is {written('size', sides)}, expected 1 to {_MAX_SIDE} pixels a side."
-            )
-        if self.has_own_sizes and self.size is not None:
-            raise OptionsError(
-                f"{Option('size')} gives all rows one size, {Option('fit', 'none')} leaves each its own. For a limit give"
-                f" {Option('max_size')}."
-            )
-        if not 0.05 <= self.crop_fraction <= 1:
-            raise OptionsError(f"{Option('crop_fraction')} is {self.crop_fraction}, expected 0.05 to 1.")
-        if self.crop_fraction != 1 and self.fit != "crop":
-            raise OptionsError(
-                f"{Option('crop_fraction')} belongs to {Option('fit', 'crop')}, not to {Option('fit', self.fit)}."
-            )
+    size: int | str | tuple[int, int] | None = option(
+        None, values.size, "Pixels of a row: 224, or 192x256 (height x width).", "S|HxW", records="always"
+    )
+    fit: str = option(
+        "crop",
+        values.one_of("crop", "pad", "squash", "inside", "none"),
+        "crop, pad, squash, inside, or none: own sizes.",
+        "FIT",
+        records="always",
+    )
+    crop_fraction: float = option(
+        1.0, values.number(0.05, 1, kind=float), "Share of the image that it keeps.", "F", records="always"
+    )
+    resample: str = option(
+        "bilinear",
+        values.one_of("bilinear", "bicubic", "lanczos", "box"),
+        "bilinear, bicubic, lanczos or box.",
+        "FILTER",
+        records="always",
+    )
+    channels: str = option("rgb", values.one_of(*CHANNELS), "rgb, gray or rgba.", "C", records="always")
 
     @property
     def sides(self) -> tuple[int, int] | None:
         """size as (height, width)."""
-        return values.parsed_size(self.size)
+        return cast(tuple[int, int] | None, self.size)
 
     @property
     def has_own_sizes(self) -> bool:
@@ -131,29 +110,25 @@ class ShapeOptions(_Options):
 
 @dataclass(frozen=True, kw_only=True)
 class RowOptions(ShapeOptions):
-    """What determines the pixels of rows, and which images are accepted.
+    """What determines the pixels of rows, and which images are accepted."""
 
-    Args:
-        exact: never decode JPEGs at a reduced size first.
-        requantize: ffmpeg's -q:v, 2 (best) to 31: pack what JPEGs would decode to after it.
-        max_size: with fit "none", the most pixels of a row's longer side; "short:256": of its shorter side; None: any.
-        compress: keep each row as a JPEG of this quality, 1 to 100, which loses some; None or 0: raw.
-        bit_depth: over how many bits the values of 16-bit gray files are spread.
-    """
-
-    exact: bool = False
-    requantize: int | None = None
-    max_size: int | str | None = None
-    compress: int | None = None
-    bit_depth: int = 16
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 8 <= self.bit_depth <= 16:
-            raise OptionsError(f"{Option('bit_depth')} is {self.bit_depth!r}, expected 8 to 16 bits.")
-        values.check_max_size(self.max_size, self.fit, _MAX_SIDE)
-        values.check_quality(Option("requantize"), self.requantize)
-        values.check_jpeg_quality(self.compress)
+    max_size: int | str | None = option(
+        None, values.max_size, "With fit none: the longer side, or short:256.", "S|short:S", records="given"
+    )
+    exact: bool = option(False, values.flag, "Never decode JPEGs at a reduced size.", records="always")
+    requantize: int | None = option(
+        None, values.quality, "Pack what JPEGs decode to after ffmpeg -q:v Q.", "Q", records="given"
+    )
+    compress: int | None = option(
+        None,
+        values.number(1, 100, "the quality of JPEGs, 1 to 100, such as 90"),
+        "Keep rows as JPEGs of this quality, 1 to 100.",
+        "Q",
+        records="given",
+    )
+    bit_depth: int = option(
+        16, values.number(8, 16, "8 to 16 bits"), "Bits of 16-bit gray, 8 to 16.", "N", records="given"
+    )
 
     @property
     def is_exact(self) -> bool:
@@ -163,95 +138,68 @@ class RowOptions(ShapeOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelOptions(_Options):
-    """How IMAGES are read as a list, and where their labels are; an update takes these too.
+    """How IMAGES are read as a list, and where their labels are; an update takes these too."""
 
-    Args:
-        classes: a store, or a file, to take the class list from.
-        root: the folder that relative paths of a list start from.
-        path_column: the column of a manifest with the path; None: by its usual names.
-        target_column: the column with the target, or several, separated by commas; None: by its usual names.
-        extension: added to the paths of a list that lack it.
-        label_separator: what is between several labels in a cell; None: a cell is one label.
-        boxes: COCO's json, or a folder of YOLO's .txt: the boxes become extras, their classes the store's.
-        masks: a folder with a mask for each image, which become extras too.
-    """
-
-    classes: str | None = None
-    root: str | os.PathLike[str] | None = None
-    path_column: str | None = None
-    target_column: str | None = None
-    extension: str | None = None
-    label_separator: str | None = None
-    boxes: str | os.PathLike[str] | None = None
-    masks: str | os.PathLike[str] | None = None
-
-    def __post_init__(self) -> None:
-        if self.classes is not None:
-            if not isinstance(self.classes, str | os.PathLike):
-                raise OptionsError(
-                    f"{Option('classes')} is {self.classes!r}, expected the path of a store or of a file."
-                )
-            object.__setattr__(self, "classes", values.path_text(self.classes))
-        super().__post_init__()
+    classes: str | os.PathLike[str] | None = option(
+        None, values.path, "The class list: a store, or a file of names.", "STORE|FILE"
+    )
+    root: str | os.PathLike[str] | None = option(
+        None, values.path, "Folder that relative paths of a list start from.", "DIR"
+    )
+    path_column: str | None = option(None, values.text, "Column of a table with the path.", "NAME")
+    target_column: str | None = option(None, values.text, "Column with the target, or several.", "NAME,...")
+    extension: str | None = option(None, values.text, "Added to the paths of a list that lack it.", ".EXT")
+    label_separator: str | None = option(None, values.text, "What is between several labels in a cell.", "TEXT")
+    boxes: str | os.PathLike[str] | None = option(
+        None, values.path, "Boxes: COCO's json, or a folder of YOLO's .txt.", "JSON|DIR"
+    )
+    masks: str | os.PathLike[str] | None = option(
+        None, values.path, "Folder of masks, each at its image's path.", "DIR"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class InputOptions(LabelOptions):
-    """What the inputs are, their labels, and their order.
+    """What the inputs and their labels are."""
 
-    Args:
-        shuffle: the seed of a random order of the rows; None: the order of the list, or sorted paths.
-        mask_values: the values of masks that are classes 0, 1, ..., "0,255" or numbers; 255, which counts for nothing, stays
-            where it is not one of them; None: masks keep their values.
-    """
-
-    shuffle: int | None = None
-    mask_values: str | Sequence[int] | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.mask_values is not None and self.masks is None:
-            raise OptionsError(f"{Option('mask_values')} belongs to {Option('masks')}.")
-        if self.shuffle is not None and self.shuffle < 0:
-            raise OptionsError(f"{Option('shuffle')} is {self.shuffle!r}, expected an integer of 0 or more.")
+    mask_values: str | Sequence[int] | None = option(
+        None,
+        values.mask_values,
+        "Values of masks that become classes 0, 1, ...",
+        "VALUE,...",
+        records="given",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions(_Options):
-    """How many processes decode, what a broken image does to the pack, and where progress is reported.
+    """How many processes decode, what a broken image does to the pack, and where progress is reported."""
 
-    Args:
-        workers: processes; None: the CPUs that this process may use.
-        max_rejects: more rejects than this count or percentage set `too_many_rejects`; a store that would be replaced stays.
-        progress: called a few times a second from the thread that packs.
-    """
-
-    workers: int | None = None
-    max_rejects: int | str = "1%"
-    progress: Callable[[Progress], None] | None = field(default=None, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.workers is not None and not 1 <= self.workers <= 4096:
-            raise OptionsError(f"{Option('workers')} is {self.workers!r}, expected 1 to 4096.")
-        if self.progress is not None and not callable(self.progress):
-            raise OptionsError(f"progress is {self.progress!r}, expected a function that takes a Progress.")
-        self.allowed_rejects(0)
+    workers: int | None = option(
+        None, values.number(1, 4096), "Processes; without it, one for each CPU.", "N", of_run=True
+    )
+    max_rejects: int | str = option("1%", values.max_rejects, "More rejects fail (exit 3).", "N|P%")
+    progress: Callable[[Progress], None] | None = option(
+        None, values.function, "Called a few times a second with a Progress.", of_run=True
+    )
 
     def allowed_rejects(self, inputs: int) -> int:
-        """Return how many of so many inputs may be rejected; --max-rejects is a count or a percentage."""
-        return values.allowed_share(Option("max_rejects"), self.max_rejects, inputs)
+        """Return how many of so many inputs may be rejected."""
+        return values.allowed_share(str(self.max_rejects), inputs)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions(_Options):
-    """What may be in OUT already.
+    """The order of the rows in OUT, and what may be there already."""
 
-    Args:
-        overwrite: replace an existing store; again, continue with that, unless OUT is what is asked for.
-    """
-
-    overwrite: bool = False
+    shuffle: int | None = option(
+        None,
+        values.number(0, 2**63 - 1, "an integer of 0 or more"),
+        "Seed of a random order of the rows.",
+        "SEED",
+        records="always",
+    )
+    overwrite: bool = option(False, values.flag, "Replace a store that is not what is asked for.", of_run=True)
     # whether the same call continues what it began before, or confirms that it is finished
     continues: ClassVar[bool] = True
     # of each store that is there make a new one, with the rows of what has not changed
@@ -260,42 +208,53 @@ class OutputOptions(_Options):
 
 @dataclass(frozen=True, kw_only=True)
 class PackOptions(OutputOptions, WorkerOptions, InputOptions, RowOptions):
-    """Options of `pack`: those of its groups, part and engine.
+    """The options of `pack`."""
 
-    Args:
-        part: "i/n": only the i-th of n equal parts of the inputs; `packer.seal_parts` makes the store when all are there.
-        engine: "local", or "ray": the parts of all inputs are tasks of a Ray cluster, and are then sealed.
-    """
-
-    part: str | None = None
-    engine: str = "local"
+    part: str | None = option(None, values.part, "Pack the i-th of n parts; pack seal joins them.", "i/n", of_run=True)
+    engine: str = option(
+        "local",
+        values.one_of("local", "ray"),
+        "local, or ray: parts are its tasks.",
+        "ENGINE",
+        of_run=True,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        values.check_one_of("engine", self.engine, ENGINES)
+        fit = Option("fit", self.fit)
+        if self.has_own_sizes and self.size is not None:
+            raise OptionsError(
+                f"{Option('size')} gives all rows one size, {fit} leaves each its own. For a limit give"
+                f" {Option('max_size')}."
+            )
+        if self.crop_fraction != 1 and self.fit != "crop":
+            raise OptionsError(f"{Option('crop_fraction')} belongs to {Option('fit', 'crop')}, not to {fit}.")
+        if self.max_size is not None and not self.has_own_sizes:
+            raise OptionsError(
+                f"{Option('max_size')} belongs to {Option('fit', 'none')}, not to {fit}: add {Option('fit', 'none')}, or"
+                f" give {Option('size')} instead."
+            )
+        if self.mask_values is not None and self.masks is None:
+            raise OptionsError(f"{Option('mask_values')} belongs to {Option('masks')}.")
+        compress = Option("compress", self.compress)
+        if self.compress and self.channels == "rgba":
+            raise OptionsError(f"{compress} takes {Option('channels')} rgb or gray, as a JPEG has no alpha.")
+        if self.compress and self.masks is not None:
+            raise OptionsError(
+                f"{compress} does not go with {Option('masks')}, which a JPEG would change. Leave one of them out."
+            )
         if self.engine == "ray" and self.overwrite:
             raise OptionsError(f"{Option('engine', 'ray')} replaces no store: remove OUT, or choose another one.")
-        if self.compress:
-            values.check_jpeg_rows(self.compress, self.channels, has_masks=self.masks is not None)
         if self.part is None and self.engine == "local":
             return
-        match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", str(self.part))
-        if self.part is not None and (not match or not 1 <= int(match[1]) <= int(match[2])):
-            raise OptionsError(
-                f"{Option('part')} is {self.part!r}, expected i/n such as 2/8: the second of eight equal parts."
-            )
+        parted = Option("part") if self.engine == "local" else Option("engine", "ray")
         if self.least_sides is None:
             raise OptionsError(
-                f"{self._parted} needs {Option('size')} or {Option('fit', 'none')}: one size for all would be found in all"
+                f"{parted} needs {Option('size')} or {Option('fit', 'none')}: one size for all would be found in all"
                 " headers alone."
             )
         if self.boxes is not None or self.masks is not None:
-            raise OptionsError(f"{Option('boxes')} and {Option('masks')} do not go together with {self._parted} yet.")
-
-    @property
-    def _parted(self) -> Option:
-        """The option by which inputs are packed in parts."""
-        return Option("part") if self.engine == "local" else Option("engine", "ray")
+            raise OptionsError(f"{Option('boxes')} and {Option('masks')} do not go together with {parted} yet.")
 
     @property
     def has_mask_file(self) -> bool:
@@ -304,20 +263,12 @@ class PackOptions(OutputOptions, WorkerOptions, InputOptions, RowOptions):
 
     def shaping(self) -> dict[str, object]:
         """Return every option that shapes the pixels, rows or rejects: what the manifest records and a resume compares."""
-        optional: dict[str, object] = {} if self.requantize is None else {"requantize": self.requantize}
-        optional |= {} if self.bit_depth == 16 else {"bit_depth": self.bit_depth}
-        optional |= {} if self.mask_values is None else {"mask_values": [*map(int, self.mask_values)]}
-        optional |= {"max_size": values.recorded_limit(self.max_size)} if self.has_own_sizes else {}
-        optional |= {"compress": self.compress} if self.compress else {}
-        return {
-            "size": None if self.sides is None else list(self.sides),
-            "fit": self.fit,
-            "crop_fraction": self.crop_fraction,
-            "resample": self.resample,
-            "exact": self.is_exact,
-            "channels": self.channels,
-            "shuffle": self.shuffle,
-        } | optional
+        recorded: dict[str, object] = {}
+        for each in fields(self):
+            value, records = getattr(self, each.name), each.metadata["records"]
+            if records == "always" or (records == "given" and value != each.default):
+                recorded[each.name] = [*value] if isinstance(value, tuple) else value
+        return recorded | {"exact": self.is_exact}
 
     def words(self) -> list[str]:
         """Return the words of the command that ask for the same store; paths in them hold from any folder.
@@ -327,25 +278,13 @@ class PackOptions(OutputOptions, WorkerOptions, InputOptions, RowOptions):
             ['--size', '224', '--fit', 'pad', '--exact']
         """
         words = []
-        for option in fields(self):
-            value = getattr(self, option.name)
-            if option.name in _OF_A_RUN or value == option.default:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.metadata["of_run"] or value == each.default:
                 continue
-            name = f"--{option.name.replace('_', '-')}"
-            value = written(option.name, value)
-            words.append(name)
-            if option.name in _PATHS:
-                words.append(values.lasting_path(os.fspath(value)))
+            words.append(f"--{each.name.replace('_', '-')}")
+            if each.metadata["check"] is values.path:
+                words.append(values.lasting_path(value))
             elif value is not True:
-                words.append(str(value))
+                words.append(str(written(each.name, value)))
         return words
-
-
-_PARSED: dict[str, Callable[[Any], object]] = {
-    "size": values.parsed_size,
-    "root": values.path_text,
-    "boxes": values.path_text,
-    "masks": values.path_text,
-    "mask_values": values.mask_values,
-    "max_rejects": str,
-}

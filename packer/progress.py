@@ -51,7 +51,7 @@ def reports(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Re
 
 
 def notify(progress: Progress) -> None:
-    """Say how far the command is."""
+    """Report how far the command is."""
     if (listener := _listener.get()) is not None:
         listener(progress)
 

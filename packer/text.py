@@ -118,5 +118,5 @@ def system_reason(error: OSError) -> str:
 
 
 def counted(count: int, one: str, many: str) -> str:
-    """Say how many there are: "1 image", "3 images"."""
+    """Write a count with its noun: "1 image", "3 images"."""
     return f"1 {one}" if count == 1 else f"{count:,} {many}"

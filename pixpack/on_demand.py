@@ -14,9 +14,10 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from packer.cli.progress import ProgressBar
+from packer import values
+from packer.cli.output import ProgressBar
 from packer.errors import DiskFullError, LockedError, OptionsError, PackError, SourceError
-from packer.options import PackOptions
+from packer.options import PackOptions, option
 from packer.packing.keywords import takes
 from packer.packing.pack import ImagesArgument, named_sources, pack_checked
 from packer.packing.request import update_command
@@ -38,22 +39,13 @@ _NOT_TAKEN = {
 
 @dataclass(frozen=True, kw_only=True)
 class PackedOptions(PackOptions):
-    """The options of a pack, and how the store is opened.
+    """The options of a pack, and how the store is opened."""
 
-    Args:
-        part: refused: it packs all.
-        split: which of the stores in OUT, where IMAGES has splits.
-        transform: as of MemmapDataset, as are the following.
-        target_transform: called with one target.
-        as_tuple: indexing gives (image, target), not an ImageBatch.
-        as_pil: images are PIL images.
-    """
-
-    split: str | None = None
-    transform: Callable[[Any], Any] | None = None
-    target_transform: Callable[[Any], Any] | None = None
-    as_tuple: bool = True
-    as_pil: bool = False
+    split: str | None = option(None, values.text, "Which of the stores in OUT, if IMAGES has splits.")
+    transform: Callable[[Any], Any] | None = option(None, values.function, "As of MemmapDataset.")
+    target_transform: Callable[[Any], Any] | None = option(None, values.function, "Called with one target.")
+    as_tuple: bool = option(True, values.flag, "Indexing gives (image, target), not an ImageBatch.")
+    as_pil: bool = option(False, values.flag, "Images are PIL images.")
 
 
 @takes(PackedOptions)

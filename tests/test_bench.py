@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from packer.cli import run
+from packer.cli.app import run
 from reader import bench
 
 

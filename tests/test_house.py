@@ -45,7 +45,7 @@ def test_the_format_needs_the_standard_library_alone() -> None:
         ("import reader.manifest", "torch numpy tensordict"),
         ("import reader.dataset.dataset, reader.loading.loader", "PIL click"),
         ("import packer", "torch numpy PIL click tqdm"),
-        ("from packer.cli import run", "torch numpy PIL tqdm"),
+        ("from packer.cli.app import run", "torch numpy PIL tqdm"),
         ("import packer.cli.commands.bench", "torch numpy PIL"),
         (
             "import packer.packing.pack, packer.workers.block_worker, packer.pixels.decode",

@@ -1,4 +1,4 @@
-"""What the command says of reports, manifests and sources, as lines of text. Never prints."""
+"""Reports, manifests and sources in words, as lines of text. Never prints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import re
 from typing import TYPE_CHECKING
 
 from packer.option_names import written
-from packer.text import spans
+from packer.text import counted, spans
+from reader.format.filesystem import size_text
 from reader.format.manifest import FORMAT_VERSION
 from reader.format.shown import shown
 from reader.format.splits import ROLES
@@ -16,6 +17,7 @@ from reader.format.splits import ROLES
 if TYPE_CHECKING:
     from packer.operations.info import SourceStatistics
     from packer.operations.requantize import RequantizeReport
+    from packer.operations.transfer import CopyReport
     from packer.report import PackReport
     from reader.format.manifest import Manifest
 
@@ -24,7 +26,7 @@ _NAME_CHARACTERS = 200
 
 
 def summary(report: PackReport, *, has_said_found: bool = False) -> str:
-    """Say what a pack has done, and what it found where the progress has not said that."""
+    """Summarize a pack, and what it found if the progress has not shown that."""
     lines = [f"found {report.layout}"] if report.layout and not has_said_found else []
     lines += store_lines(report) if report.is_in_place else []
     if report.resumed_from == report.inputs:
@@ -34,7 +36,7 @@ def summary(report: PackReport, *, has_said_found: bool = False) -> str:
     already = f" ({report.resumed_from:,} of them before)" if report.resumed_from else ""
     lines.append(
         f"packed {report.rows:,} of {report.inputs:,} images{already} in {report.seconds:.1f} s:"
-        f" {report.images_per_second:,.0f} images/s, from {size(report.source_bytes)}"
+        f" {report.images_per_second:,.0f} images/s, from {size_text(report.source_bytes)}"
     )
     if report.kept or report.gone:
         decoded = report.rows - report.kept
@@ -52,29 +54,34 @@ def summary(report: PackReport, *, has_said_found: bool = False) -> str:
 
 
 def store_lines(report: PackReport) -> list[str]:
-    """Say what each store holds."""
+    """Describe each store in a line."""
     lines = []
     for part in list(report.splits.values()) or [report]:
         labels = [_classes(part.classes)] if part.classes else []
         labels += [f"{part.target_kind} targets"] if part.target_kind != "class" and not part.classes else []
         labels += ["masks"] if part.has_masks else []
         labeled = ", ".join(labels) or "no labels"
-        lines.append(f"{part.out}: {rows(part.rows)} of {_shape(part)}, {labeled}, {size(part.store_bytes)}")
+        lines.append(f"{part.out}: {rows(part.rows)} of {_shape(part)}, {labeled}, {size_text(part.store_bytes)}")
     return lines
 
 
-def _count(count: int, one: str, many: str) -> str:
-    return f"1 {one}" if count == 1 else f"{count:,} {many}"
-
-
 def rows(count: int) -> str:
-    """Say how many rows there are."""
-    return _count(count, "row", "rows")
+    """Count rows in words."""
+    return counted(count, "row", "rows")
 
 
-def rows_copied(report: PackReport) -> str:
-    """Say how fast rows were copied."""
-    return f"{rows(report.rows)} copied in {report.seconds:.1f} s, {size(int(report.store_bytes / report.seconds))}/s"
+def copied(report: PackReport, done: str = "") -> str:
+    """Summarize a store that was made without decoding, and how fast, or what was done."""
+    speed = f"{size_text(int(report.store_bytes / report.seconds))}/s"
+    done = done or f"{rows(report.rows)} copied in {report.seconds:.1f} s, {speed}"
+    return "\n".join([*store_lines(report), done, *reject_lines(report)])
+
+
+def transferred(report: CopyReport, what: str) -> str:
+    """Summarize a push or a pull, and its speed."""
+    speed = f"{size_text(int(report.copied_bytes / report.seconds))}/s"
+    present = f", {size_text(report.kept_bytes)} were there" if report.kept_bytes else ""
+    return f"{what}: {size_text(report.copied_bytes)} copied in {report.seconds:.1f} s ({speed}){present}"
 
 
 def reject_lines(report: PackReport) -> list[str]:
@@ -88,18 +95,18 @@ def reject_lines(report: PackReport) -> list[str]:
     for reason, count in reasons[:_REASONS_SHOWN]:
         lines.append(f"  {count:>6,} x {shown(reason)}{_line_numbers(report.reject_lines.get(reason, []), count)}")
     if len(reasons) > _REASONS_SHOWN:
-        lines.append(f"         and {_count(len(reasons) - _REASONS_SHOWN, 'more reason', 'more reasons')}")
+        lines.append(f"         and {counted(len(reasons) - _REASONS_SHOWN, 'more reason', 'more reasons')}")
     return lines
 
 
 def rejected_of(rejected: int, inputs: int, allowed: str) -> str:
-    """Say that more of the inputs were rejected than allowed."""
+    """Write the sentence that too many inputs were rejected."""
     were = "was" if rejected == 1 else "were"
-    return f"{rejected} of {_count(inputs, 'input', 'inputs')} {were} rejected, more than --max-rejects {allowed}."
+    return f"{rejected} of {counted(inputs, 'input', 'inputs')} {were} rejected, more than --max-rejects {allowed}."
 
 
 def too_many_rejects(report: PackReport, allowed: str) -> str:
-    """Say that more was rejected than allowed, whether the store is usable, and whether OUT holds it or the one before."""
+    """Explain too many rejects: whether the store is usable, and whether OUT holds it or the one before."""
     sentence = rejected_of(report.rejected, report.inputs, allowed)
     if report.part:
         return f"{sentence} The part is complete: pack seal makes the store of it and the others."
@@ -115,23 +122,27 @@ def too_many_rejects(report: PackReport, allowed: str) -> str:
 
 
 def next_step(report: PackReport) -> str:
-    """Write the lines of a program that read the store, shuffled unless its name is one of validation."""
+    """Write the lines of a program that trains from the store, or validates where its name says so."""
     # of splits, what is trained on comes first
     store = next(iter(report.splits.values()), report)
     roles = [ROLES[word] for word in re.findall("[a-z]+", os.path.basename(store.out).lower()) if word in ROLES]
     is_train = not roles or min(roles) == ROLES["train"]
     what, name, shuffle = ("train from", "train", ", shuffle=True") if is_train else ("validate on", "val", "")
     # rows of several sizes are cropped to be one batch
-    names = ", transforms" if store.has_own_sizes else ""
-    crop = "RandomResizedCrop" if is_train else "ResizeCenterCrop"
-    transform = f", transform=transforms.{crop}(224)" if store.has_own_sizes else ""
+    if store.has_own_sizes:
+        transform = f", transform=transforms.{'RandomResizedCrop' if is_train else 'ResizeCenterCrop'}(224)"
+    else:
+        transform = ", transform=transforms.RandomHorizontalFlip()" if is_train else ""
+    use = "loss = criterion(model(normalize(images)), targets)" if is_train else "outputs = model(normalize(images))"
     return "\n".join(
         [
             f"to {what} it:",
-            f"  from pixpack import MemmapDataset, MemmapLoader{names}",
+            "  from pixpack import MemmapDataset, MemmapLoader, transforms",
             f"  {name} = MemmapDataset({json.dumps(store.out, ensure_ascii=False)})",
+            f"  normalize = transforms.Normalize.of({name}.manifest)",
             f"  loader = MemmapLoader({name}, batch_size=256{shuffle}{transform})",
-            "  for images, targets in loader: ...",
+            "  for images, targets in loader:",
+            f"      {use}",
         ]
     )
 
@@ -141,13 +152,13 @@ def _part_lines(report: PackReport) -> list[str]:
 
 
 def requantized(report: RequantizeReport) -> str:
-    """Say what a requantization has done."""
+    """Summarize a requantization."""
     already = f" ({report.resumed_from:,} of them before)" if report.resumed_from else ""
     share = report.bytes_after / report.bytes_before if report.bytes_before else 1
     lines = [
         f"{report.out}: {report.requantized:,} of {report.inputs:,} images requantized{already} in {report.seconds:.1f} s",
-        f"{'before':10}{size(report.bytes_before)}",
-        f"{'after':10}{size(report.bytes_after)}, {share:.0%} of it",
+        f"{'before':10}{size_text(report.bytes_before)}",
+        f"{'after':10}{size_text(report.bytes_after)}, {share:.0%} of it",
     ]
     if report.ssim is not None:
         psnr = "no error" if report.psnr is None else f"PSNR {report.psnr:.1f} dB"
@@ -160,7 +171,7 @@ def requantized(report: RequantizeReport) -> str:
             lines.append(f"{what} {count:,} (see requantized.jsonl):")
             lines += [f"  {number:>6,} x {reason}" for reason, number in list(reasons.items())[:_REASONS_SHOWN]]
             if len(reasons) > _REASONS_SHOWN:
-                lines.append(f"         and {_count(len(reasons) - _REASONS_SHOWN, 'more reason', 'more reasons')}")
+                lines.append(f"         and {counted(len(reasons) - _REASONS_SHOWN, 'more reason', 'more reasons')}")
     return "\n".join(lines)
 
 
@@ -170,7 +181,7 @@ def table(lines: dict[str, str]) -> str:
 
 
 def _further(m: Manifest) -> str:
-    """Say of each further target its kind and classes."""
+    """Name the kind and classes of each further target."""
     classes = {
         name: f", {_classes(len(t.classes))}{_some(t.classes)}" for name, t in m.further_targets.items() if t.classes
     }
@@ -178,7 +189,7 @@ def _further(m: Manifest) -> str:
 
 
 def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
-    """Say what a store holds."""
+    """Describe a store by its manifest."""
     size_bytes = sum(entry.size_bytes for entry in m.files.values())
     options = ", ".join(
         f"{shown(k)} {shown(str(written(k, v)), most=_NAME_CHARACTERS)}"
@@ -194,7 +205,7 @@ def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
     return {
         "store": f"{out} (format {FORMAT_VERSION[0]}.{FORMAT_VERSION[1]}, {m.digest[:19]})",
         "rows": f"{m.rows:,} of {m.shape_text},"
-        f" {size(size_bytes)}{f', pixels compressed from {size(m.pixel_bytes)}' if m.jpeg else ''}",
+        f" {size_text(size_bytes)}{f', pixels compressed from {size_text(m.pixel_bytes)}' if m.jpeg else ''}",
         **({"loss": _loss(m)} if m.jpeg else {}),
         "inputs": f"{m.inputs:,}, {m.rejected:,} rejected",
         "targets": f"{m.target_kind}{width}, {_classes(len(m.classes))}{_some(m.classes)}",
@@ -209,14 +220,14 @@ def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
 
 
 def _loss(m: Manifest) -> str:
-    """Say what JPEG rows have lost."""
+    """Describe the loss of JPEG rows."""
     assert m.jpeg is not None
     loss = f"PSNR {m.jpeg.psnr:.1f} dB" if m.jpeg.squared_error else "none"
     return f"{loss}, by JPEGs of quality {m.jpeg.quality}"
 
 
 def source_lines(manifest: Manifest, sources: SourceStatistics) -> dict[str, str]:
-    """Say how rows spread over classes, and what sizes their sources had."""
+    """Describe how rows spread over classes, and the sizes of their sources."""
     lines = {}
     if counts := sources.class_counts:
         least, most = (choose(range(len(counts)), key=counts.__getitem__) for choose in (min, max))
@@ -229,7 +240,7 @@ def source_lines(manifest: Manifest, sources: SourceStatistics) -> dict[str, str
     if sources.sizes:
         common = ", ".join(f"{width} x {height} ({count:,})" for width, height, count in sources.sizes)
         more = f"; {sources.distinct_sizes:,} sizes" if sources.distinct_sizes > len(sources.sizes) else ""
-        lines["sources"] = f"{size(sources.source_bytes)}; {common}{more}"
+        lines["sources"] = f"{size_text(sources.source_bytes)}; {common}{more}"
         sides = ", ".join(f"{start} to {stop - 1} ({count:,})" for start, stop, count in sources.short_sides)
         lines["short side"] = sides
     return lines
@@ -247,15 +258,8 @@ def _shape(report: PackReport) -> str:
     return f"{'up to ' if report.has_own_sizes else ''}{report.size[0]} x {report.size[1]} x {report.channels}"
 
 
-def size(size_bytes: int) -> str:
-    """Say so many bytes for a person, as the reader does; imported here because `pack --help` needs none of it."""
-    from reader.format.filesystem import size_text
-
-    return size_text(size_bytes)
-
-
 def _classes(count: int) -> str:
-    return _count(count, "class", "classes")
+    return counted(count, "class", "classes")
 
 
 def _some(names: tuple[str, ...]) -> str:

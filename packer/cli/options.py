@@ -1,32 +1,26 @@
-"""Options that several commands share, and what their values are parsed to."""
+"""Options of the command: those of packing, from the fields of `packer.options`, and what several commands share."""
 
 from __future__ import annotations
 
 import functools
+import importlib.util
 import itertools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import Field, fields
 from typing import Any
 
 import click
 
-from packer.errors import OptionsError
-from packer.option_names import Option
-from packer.options import WorkerOptions
+from packer.cli.output import Output
+from packer.errors import OptionsError, PackError
+from packer.options import PackOptions
 from reader.format.filesystem import user_path
 
-
-class Range(click.FloatRange):
-    """A number within bounds; nan, which is neither below nor above one, is not."""
-
-    def convert(self, value: float, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Parse the number; as a usage error where it is out of bounds."""
-        number = super().convert(value, param, ctx)
-        if number != number:
-            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
-        return number
+JSON = click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout.")
+_QUIET = click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 
 
 class StorePath(click.Path):
@@ -41,110 +35,72 @@ class StorePath(click.Path):
         return super().convert(user_path(value), param, ctx)
 
 
-def combined(*options: Callable[..., object]) -> Callable[..., Any]:
-    """Put several options in one, which a command then has in this order."""
-    return lambda command: functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
+def options_of(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command the options of packing that have these names, in the order of `PackOptions`."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for each in reversed(fields(PackOptions)):
+            if each.name in names:
+                command = _click_option(each)(command)
+        return command
+
+    return decorate
 
 
-REPORT = combined(
-    click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on stdout."),
-    click.option("--quiet", is_flag=True, help="Print nothing but errors."),
-)
-WORKERS = click.option(
-    "--workers", type=int, metavar="N", help="Worker processes. [default: the CPUs this process may use]"
-)
-# Of what replaces no store.
-MAX_REJECTS = click.option(
-    "--max-rejects",
-    default=WorkerOptions.max_rejects,
-    metavar="N|P%",
-    help="More rejects than this end with exit code 3.",
-)
-COMPRESS = click.option(
-    "--compress",
-    type=click.IntRange(1, 100),
-    metavar="Q",
-    help="Keep rows as JPEGs of this quality, which loses some: 0.14 of the disk at 90, 0.21 at 95. Reading takes more CPU.",
-)
-# Of `build` and `update`: what the inputs are, and what belongs to one run alone.
-INPUTS = combined(
-    click.option(
-        "-0", "nul", is_flag=True, help="Read paths from standard input, NUL-separated, as find -print0 writes them."
-    ),
-    click.option(
-        "--boxes",
-        type=StorePath(),
-        metavar="JSON|DIR",
-        help="Boxes of the images: COCO's json, or the folder of YOLO's .txt files, which may be IMAGES itself.",
-    ),
-    click.option(
-        "--masks",
-        type=StorePath(),
-        metavar="DIR",
-        help="Masks of the images, palette or gray, by the same relative path: a.png for a.jpg.",
-    ),
-    click.option(
-        "--classes",
-        metavar="STORE|FILE",
-        help="Take the class list from a store or a file: one name a line, .json, or YOLO's data.yaml.",
-    ),
-    click.option(
-        "--root",
-        metavar="DIR",
-        help="Folder that relative paths of a list start from; on standard input, classes are the folders below it.",
-    ),
-    click.option(
-        "--path-column",
-        metavar="NAME",
-        help="Column of a table that holds the path.  [default: path, file_name, image or the like]",
-    ),
-    click.option(
-        "--target-column",
-        metavar="NAME[,NAME]",
-        help="Column that holds the target; several of 0 and 1 are several labels, of other numbers one vector."
-        "  [default: target, label, class or cls]",
-    ),
-    click.option("--extension", metavar=".EXT", help="Add this to the paths of a list that lack it."),
-    click.option(
-        "--label-separator",
-        metavar="TEXT",
-        help="What is between several labels in a cell, such as ';' or ' '.  [default: a cell is one label]",
-    ),
-)
-RUN = combined(
-    WORKERS,
-    click.option(
-        "--max-rejects",
-        default=WorkerOptions.max_rejects,
-        metavar="N|P%",
-        help="More rejects than this end with exit code 3; a store that would be replaced stays.",
-    ),
-    REPORT,
-)
-# Of `subset` and `merge`.
-COPY = combined(click.option("--overwrite", is_flag=True, help="Replace an existing store."), REPORT)
+def _click_option(option: Field[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    name, help = f"--{option.name.replace('_', '-')}", option.metadata["help"]
+    if option.default is False:
+        return click.option(name, is_flag=True, help=help)
+    return click.option(name, default=option.default, metavar=option.metadata["metavar"], help=help)
 
 
-def images_argument(images: tuple[str, ...], nul: bool) -> tuple[str, ...]:
-    """Return IMAGES as `pack` takes it."""
-    if nul and images in ((), ("-",)):
-        return ("-0",)
-    if not images or (nul and images != ("-0",)):
-        raise click.UsageError(
-            f"{images[0]} and -0 cannot be packed together." if images else "OUT is missing. Expected: pack IMAGES OUT."
-        )
-    return images
+def names_of(group: type[Any]) -> list[str]:
+    """Name the options of a group that a command has: all but the function that is called with progress."""
+    return [each.name for each in fields(group) if each.name != "progress"]
 
 
-def parse_rows(text: str) -> list[int]:
-    """Return the rows that are named; for what shows them, not for all of a store."""
-    spans = row_spans(text)
-    if not 1 <= sum(map(len, spans)) <= 10_000:
-        raise OptionsError(f"--rows {text!r} names {sum(map(len, spans))} rows, expected 1 to 10,000.")
-    return [row for span in spans for row in span]
+def answers(function: Callable[..., int]) -> Callable[..., int]:
+    """Give a command --json and --quiet, and call it with the `Output` that they ask for."""
+
+    @JSON
+    @_QUIET
+    @functools.wraps(function)
+    def called(*, as_json: bool, quiet: bool, **words: Any) -> int:
+        return function(output=Output(as_json, quiet), **words)
+
+    return called
 
 
-def row_spans(text: str) -> list[range]:
+def takes_images(*names: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Give a command IMAGES, OUT, -0, the options of packing that have these names, and what `answers` gives."""
+
+    def decorate(function: Callable[..., int]) -> Callable[..., int]:
+        @click.argument("images", type=StorePath(), nargs=-1)
+        @click.argument("out", type=StorePath())
+        @options_of(*names)
+        @click.option("-0", "nul", is_flag=True, help="Read paths from standard input, NUL-separated.")
+        @answers
+        @functools.wraps(function)
+        def called(*, images: tuple[str, ...], nul: bool, **words: Any) -> int:
+            if nul and images not in ((), ("-",)):
+                raise click.UsageError(f"{images[0]} and -0 cannot be packed together.")
+            if not nul and not images:
+                raise click.UsageError("OUT is missing. Expected: pack IMAGES OUT.")
+            return function(images=("-0",) if nul else images, **words)
+
+        return called
+
+    return decorate
+
+
+def need_torch(command: str) -> None:
+    """Refuse a command that reads as a training program does where torch or tensordict is missing; raises PackError."""
+    for name in ("torch", "tensordict"):
+        if importlib.util.find_spec(name) is None:
+            raise PackError(f"{command} needs {name}. Run it where you train, or: pip install torch tensordict")
+
+
+def parse_rows(text: str, most: int = 10_000_000) -> list[int]:
     """Parse rows and spans of them, whose ends are included: "0,7,20-29"."""
     spans = []
     for piece in text.split(","):
@@ -153,26 +109,15 @@ def row_spans(text: str) -> list[range]:
         spans.append(range(int(match[1]), int(match[2] or match[1]) + 1))
         if not spans[-1]:
             raise OptionsError(f"--rows has {piece!r}, expected the smaller row first.")
-    return spans
-
-
-def checked_spans(spans: list[range], store: str) -> Iterator[int]:
-    """Give the rows of spans, once it is known that a store has them: a slip of the finger must not fill the memory."""
-    from packer.inputs.splits import check_one_store
-    from packer.operations.copy_rows import open_for_copy
-
-    check_one_store(store, Option("rows"))
-    count = open_for_copy(store)[1].rows
-    if wrong := next((span[-1] for span in spans if span[-1] >= count), None):
-        raise OptionsError(f"row {wrong} is out of range: the store has rows 0 to {count - 1}.")
-    return itertools.chain.from_iterable(spans)
+    # a slip of the finger must not fill the memory
+    if (count := sum(map(len, spans))) > most:
+        raise OptionsError(f"--rows names {count:,} rows, expected up to {most:,}.")
+    return [*itertools.chain.from_iterable(spans)]
 
 
 def read_rows() -> list[int]:
     """Read row numbers from standard input, whatever white space is between them."""
-    if sys.stdin is None:
-        raise OptionsError("standard input is closed, expected row numbers.")
-    words = (sys.stdin.buffer.read() if hasattr(sys.stdin, "buffer") else sys.stdin.read().encode()).split()
+    words = sys.stdin.buffer.read().split() if sys.stdin is not None else []
     if wrong := next((word for word in words if not re.fullmatch(rb"[0-9]{1,15}", word)), None):
         raise OptionsError(f"standard input has {wrong[:40].decode(errors='replace')!r}, expected row numbers.")
     if not words:

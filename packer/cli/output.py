@@ -1,13 +1,19 @@
-"""What the command prints of a report, and the exit codes."""
+"""What the command prints: reports, errors with their exit codes, and progress, as tqdm's bar on a terminal.
+
+Alone knows tqdm.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import json
+import os
+import shutil
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -17,82 +23,142 @@ from reader.format.shown import redacted, shown_lines
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from packer.operations.transfer import CopyReport
-    from packer.report import PackReport
+    from packer.report import PackReport, Progress
 
 EXIT_FAILED, EXIT_USAGE, EXIT_REJECTS, EXIT_DISK_FULL = 1, 2, 3, 28
 EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
+# Stages of which bytes are counted.
+_BYTES = ("allocate", "digest", "verify", "push", "pull")
 
 
-def print_report(
-    report: DataclassInstance, text: str, *, as_json: bool, quiet: bool, notes: Iterable[str] = ()
-) -> None:
-    """Print the notes on stderr, then a report, a dataclass, as JSON or as this text: what to do next comes last."""
-    for note in () if quiet else notes:
-        say(f"pack: note: {note}", err=True)
-    if as_json:
-        say_json(dataclasses.asdict(report))
-    elif not quiet:
-        say(text)
+@dataclass(frozen=True)
+class Output:
+    """How a command answers, by its options --json and --quiet."""
 
+    as_json: bool
+    quiet: bool
 
-def print_packed(
-    report: PackReport,
-    max_rejects: str,
-    *,
-    has_said_found: bool,
-    as_json: bool,
-    quiet: bool,
-    is_new: bool = False,
-) -> int:
-    """Print what a pack did, and of a new store how to read it; returns the exit code.
+    def progress(self, unit: str = " images") -> ProgressBar:
+        """Return the bar of a command that counts these units."""
+        return ProgressBar(hidden=self.quiet or self.as_json, unit=unit)
 
-    has_said_found: the progress of this pack named its layout.
-    """
-    # of a pack that finds its store finished, the seconds are none
-    is_done = is_new and report.seconds and not report.too_many_rejects and not report.part
-    step = [messages.next_step(report)] if is_done else []
-    text = "\n".join([messages.summary(report, has_said_found=has_said_found), *step])
-    print_report(report, text, as_json=as_json, quiet=quiet, notes=report.notes)
-    if report.too_many_rejects:
-        return fail(messages.too_many_rejects(report, max_rejects), EXIT_REJECTS)
-    return 0
+    def report(self, report: DataclassInstance, text: str, notes: Iterable[str] = ()) -> None:
+        """Print the notes on stderr, then a report as JSON or as this text: what to do next comes last."""
+        for note in () if self.quiet else notes:
+            say(f"pack: note: {note}", err=True)
+        if self.as_json:
+            say_json(dataclasses.asdict(report))
+        elif not self.quiet:
+            say(text)
 
-
-def print_copied_rows(report: PackReport, done: str, *, as_json: bool, quiet: bool) -> None:
-    """Print a store that was made without decoding, and how: what was done in how many seconds."""
-    text = "\n".join([*messages.store_lines(report), done, *messages.reject_lines(report)])
-    print_report(report, text, as_json=as_json, quiet=quiet, notes=report.notes)
-
-
-def print_transfer(report: CopyReport, what: str, *, as_json: bool, quiet: bool) -> None:
-    """Print what a push or a pull copied, and how fast."""
-    speed = f"{messages.size(int(report.copied_bytes / report.seconds))}/s"
-    present = f", {messages.size(report.kept_bytes)} were there" if report.kept_bytes else ""
-    text = f"{what}: {messages.size(report.copied_bytes)} copied in {report.seconds:.1f} s ({speed}){present}"
-    print_report(report, text, as_json=as_json, quiet=quiet)
-
-
-def fail_of_rejects(rejected: int, inputs: int, allowed: str) -> int:
-    """Print that more inputs were rejected than allowed; returns the exit code."""
-    return fail(messages.rejected_of(rejected, inputs, allowed), EXIT_REJECTS)
+    def packed(self, report: PackReport, text: str, max_rejects: str) -> int:
+        """Print the report of a store that was made; returns the exit code."""
+        self.report(report, text, report.notes)
+        return fail(messages.too_many_rejects(report, max_rejects), EXIT_REJECTS) if report.too_many_rejects else 0
 
 
 def fail(message: str, code: int) -> int:
     """Print why a command fails, on one line; returns its exit code, also where stderr takes nothing."""
-    with contextlib.suppress(OSError):
+    try:
         say(f"pack: {' '.join(message.splitlines())}", err=True)
+    except OSError:
+        discard(sys.stderr)
     return code
 
 
-def say(text: str = "", *, err: bool = False) -> None:
+def discard(stream: TextIO) -> None:
+    """Drop what a stream still holds and cannot write: Python would try again at exit."""
+    with contextlib.suppress(OSError):  # a stream of Python alone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def say(text: str, *, err: bool = False) -> None:
     """Print text without control characters and credentials of URLs; what a stream's encoding lacks is escaped."""
     text, stream = redacted(shown_lines(text)), sys.stderr if err else sys.stdout
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    text = text.encode(encoding, "backslashreplace").decode(encoding)
-    click.echo(text, err=err)
+    click.echo(text.encode(encoding, "backslashreplace").decode(encoding), err=err)
 
 
 def say_json(value: object) -> None:
     """Print a value as one line of JSON, ASCII, without credentials of URLs."""
     click.echo(redacted(json.dumps(value)))
+
+
+class ProgressBar:
+    """Progress of a command on stderr.
+
+    Args:
+        hidden: says nothing.
+        unit: of what is counted; "B": bytes.
+    """
+
+    def __init__(self, *, hidden: bool, unit: str = " images") -> None:
+        # sys.stderr is None where the caller closed it
+        self._hidden = hidden or sys.stderr is None or not sys.stderr.isatty()
+        self._unit, self._stage = unit, ""
+        self._bar: Any = None
+        self.has_said_found = False
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def update(self, progress: Progress) -> None:
+        """Show where a pack is."""
+        if self._hidden:
+            return
+        if progress.found:
+            self.__exit__()
+            self.has_said_found = True
+            say(f"found {progress.found}", err=True)
+            return
+        bar = self._stage_bar(f"{progress.split} {progress.stage}".strip(), progress.total, progress.done)
+        waits = "" if progress.stage == "wait" or not progress.waits_for else "waiting for the source: "
+        rejected = f"{progress.rejected:,} rejected" if progress.stage == "pack" else ""
+        bar.update(progress.done - bar.n)
+        is_due = bool(progress.waits_for) or progress.done == progress.total
+        bar.set_postfix_str(f"{waits}{progress.waits_for}" if progress.waits_for else rejected, refresh=is_due)
+
+    def bytes_done(self, done: int, total: int, stage: str = "verify") -> None:
+        """Show bytes read."""
+        if not self._hidden:
+            bar = self._stage_bar(stage, total)
+            bar.update(done - bar.n)
+
+    def _stage_bar(self, stage: str, total: int, done: int = 0) -> Any:
+        """Return the bar of a stage; done: what an earlier run had done, which is no speed of this one."""
+        if self._bar is None or stage != self._stage:
+            from tqdm import tqdm
+
+            # tqdm's monitor is a thread: workers could not be forked beside it
+            tqdm.monitor_interval = 0
+            self.__exit__()
+            size = shutil.get_terminal_size()
+            unit = "B" if stage.endswith(_BYTES) else self._unit
+            self._bar = tqdm(
+                total=total or None,
+                desc=stage,
+                initial=done,
+                unit=unit,
+                unit_scale=unit == "B",
+                # the time left follows from the mean speed of the stage: blocks come in bursts
+                smoothing=0,
+                # of a terminal that does not know its size 80 x 24, where tqdm would draw nothing; two columns are for a ^C
+                ncols=size.columns - 2,
+                nrows=size.lines,
+                leave=False,
+                file=sys.stderr,
+            )
+            self._stage = stage
+        return self._bar
+
+
+def clear_bars() -> None:
+    """Clear what bars there are from the terminal, for an end of the process that leaves no block of `with`."""
+    tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)  # None: not imported, or not yet all of it
+    for bar in list(getattr(tqdm, "_instances", ())):
+        bar.close()

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
-from packer.cli.output import EXIT_INTERRUPTED, EXIT_TERMINATED, fail
-from packer.cli.progress import clear_bars
+from packer.cli.output import EXIT_INTERRUPTED, EXIT_TERMINATED, clear_bars, fail
 from packer.errors import Terminated
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from packer import values
 from packer.errors import DecodeError, LockedError, NotRequantized, OptionsError
 from packer.inputs.scan import scan
 from packer.option_names import Option
@@ -33,7 +34,6 @@ from packer.sources.roots import Roots
 from packer.store.failures import as_pack_error
 from packer.store.files import write_atomically
 from packer.store.out_folder import check_destination, resolved_out
-from packer.values import check_quality, parse_size
 from packer.workers.processes import begin_worker, start_context
 from reader.system import available_cpus
 
@@ -42,7 +42,6 @@ RECORD = "requantized.jsonl"
 _COMPARED = 32
 # Images that a worker has waiting: as a pool is told of results one by one, a few hide that.
 _AHEAD = 4
-_MOST_SIDE = 65_500  # of libjpeg
 _KILLED = "it ended the process that decoded it"
 
 
@@ -121,7 +120,7 @@ def requantize(
             (another run writes it), SourceError (the disk or network of the images cannot be read now).
     """
     started = time.monotonic()
-    check_quality(Option("quality"), quality)
+    quality = values.quality(Option("quality"), quality)
     options = WorkerOptions(workers=workers, max_rejects=max_rejects)
     source, out = Path(images), resolved_out(dest, "DEST")
     asked = None if size is None else str(size)
@@ -314,9 +313,7 @@ def _parsed(size: str | int | None) -> tuple[int | None, int] | None:
     """Parse "480x640" to (480, 640), and "224" to (None, 224): of the short side."""
     if size is None:
         return None
-    height, width = parse_size(str(size))
-    if min(height, width) < 1 or max(height, width) > _MOST_SIDE:
-        raise OptionsError(f"{Option('size')} is {size}, expected 1 to {_MOST_SIDE} pixels a side.")
+    height, width = values.size(Option("size"), size)
     return (height, width) if "x" in str(size).lower() else (None, width)
 
 

@@ -24,7 +24,7 @@ from packer.inputs.class_lists import MOST_CLASSES
 from packer.inputs.labels import MOST_FLOAT32
 from packer.inputs.paths import Paths
 from packer.inputs.samples import Column, Inputs
-from packer.options import CHANNELS, OutputOptions, PackOptions, ShapeOptions, WorkerOptions
+from packer.options import CHANNELS, OutputOptions, PackOptions, ShapeOptions, WorkerOptions, option
 from packer.packing.keywords import takes_of_dataset
 from packer.packing.pack import pack_parts
 from packer.pixels.pictures import to_mode
@@ -55,18 +55,11 @@ class MapDataset(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetOptions(OutputOptions, WorkerOptions, ShapeOptions):
-    """Options of `pack_dataset`: those of its groups, and these. Without size it is that of the first image.
+    """Options of `pack_dataset`. Without size it is that of the first image; fit "none" is refused."""
 
-    Args:
-        classes: names of the classes; None: those of `dataset.classes`, or of the feature `label`, else 0, 1, ...
-        shuffle: the seed of a random order of the rows; None: the order of the dataset.
-        size: side in pixels, (height, width), "224" or "192x256"; None: that of the first image.
-        fit: "crop": cover, then center crop; "pad": all of it, centered; "squash": stretch; "inside": upper left. "none" is
-            refused: a dataset does not say the sizes of its images.
-    """
-
-    classes: Sequence[str] | None = None
-    shuffle: int | None = None
+    classes: Sequence[str] | None = option(
+        None, lambda _, names: names, "Names of the classes; without it those of the dataset, else 0, 1, ..."
+    )
 
 
 @takes_of_dataset(DatasetOptions)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import collections
 import itertools
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from packer.errors import OptionsError, PackError, SourceError
 from packer.inputs.samples import Inputs
-from packer.option_names import Option, pack_call
+from packer.option_names import Option
 from packer.options import MAX_PIXELS, PackOptions
 from packer.pixels.decode import Decoder
 from packer.pixels.geometry import Geometry
@@ -122,7 +123,7 @@ def common_size(parts: dict[str, Inputs], options: PackOptions, out: Path) -> tu
         raise OptionsError(
             f"the images have {len(counts)} sizes, width x height: {common}{' and others' if len(counts) > 3 else ''}."
             f" Leave each its own, up to 512 pixels ({uncropped}):"
-            f" {pack_call([images, str(out), '--fit', 'none', '--max-size', '512'])}. Or cut all to one ({cropped}):"
+            f" {shlex.join(['pack', images, str(out), '--fit', 'none', '--max-size', '512'])}. Or cut all to one ({cropped}):"
             f" {Option('size', 224)}."
         )
     height, width = next(iter(counts))

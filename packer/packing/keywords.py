@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import re
@@ -35,7 +36,7 @@ def takes(
     """Turn f(a, b, options) into a function called as f(a, b, size=224): the fields of a dataclass become keywords.
 
     `help` and `inspect.signature` show them with their defaults, and type checkers check them. In the docstring the line of
-    `options` gives way to what the groups of the dataclass say of each field.
+    `options` gives way to the help of each field.
     """
 
     def decorate(function: Callable[[Inputs, Out, Options], Result]) -> Packs[Inputs, Out, Keywords, Result]:
@@ -86,8 +87,5 @@ def _documented(function: Callable[..., object], make: Callable[..., object]) ->
     """Return a function's docstring with an entry for each option in place of that of `options`; None under python -OO."""
     if function.__doc__ is None:
         return None
-    meanings: dict[str, str] = {}
-    for group in reversed(inspect.getmro(cast(type, make))):
-        meanings |= dict(re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", inspect.cleandoc(group.__doc__ or ""), re.M))
-    entries = "".join(f"    {name}: {meanings[name]}\n" for name in inspect.signature(make).parameters)
+    entries = "".join(f"    {each.name}: {each.metadata['help']}\n" for each in dataclasses.fields(cast(Any, make)))
     return re.sub(r"^    options: .+\n", lambda _: entries, inspect.cleandoc(function.__doc__), count=1, flags=re.M)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from packer.inputs.splits import stores_in
-from packer.option_names import pack_call
 from packer.store.journal import FOLDER, JOURNAL, Header, header_of, read_header, read_progress
 from packer.store.parts import PARTS, Part, started_parts
 from packer.store.recorded import check_recorded
@@ -322,7 +321,7 @@ def command_to_resume(out: Path, header: Header, part: str = "") -> str:
         *words,
         *(["--part", part] if part else []),
     ]
-    return shown(redacted(shlex.join(["pack", *command]) if verb else pack_call(command)))
+    return shown(redacted(shlex.join(["pack", *command])))
 
 
 def _is_usual(word: str) -> bool:

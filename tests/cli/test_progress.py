@@ -13,7 +13,7 @@ import pytest
 from conftest import Feed
 
 from packer.cli.app import run
-from packer.cli.progress import ProgressBar
+from packer.cli.output import ProgressBar
 from packer.report import Progress
 
 
@@ -88,7 +88,7 @@ def test_each_long_loop_reports_how_far_it_is_and_a_quiet_command_nothing(
 
 _INTERRUPTED_IMPORT = """
 import os, signal
-from packer.cli.progress import ProgressBar
+from packer.cli.output import ProgressBar
 from packer.cli.signals import signals_raise
 from packer.report import Progress
 

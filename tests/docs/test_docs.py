@@ -106,7 +106,7 @@ def run(code: str, names: dict[str, Any]) -> None:
 
 def names_of(path: Path) -> dict[str, Any]:
     model = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(8), torch.nn.Flatten(), torch.nn.LazyLinear(3))
-    return {"__name__": path.name, "model": model}
+    return {"__name__": path.name, "model": model, "criterion": torch.nn.CrossEntropyLoss()}
 
 
 @pytest.mark.parametrize("path", [path for path in DOCUMENTS if fenced(path, "python")], ids=lambda path: path.name)

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 # what README says that the reader has
-_MODEL = "import torch\nmodel = torch.nn.Linear(1, 1)\n"
+_MODEL = "import torch\nmodel, criterion = torch.nn.Linear(1, 1), torch.nn.CrossEntropyLoss()\n"
 
 
 @pytest.mark.slow

@@ -206,9 +206,7 @@ def make_decoder(options: tuple[str, ...], is_compiled: bool = True) -> Decoder:
     """Return the decoder of a pack of these options, with the compiled part or without."""
     fit = options[1] if options[:1] == ("--fit",) else "crop"
     channels = options[1] if options[:1] == ("--channels",) else "rgb"
-    decoder = Decoder(
-        Geometry(_SIDE, _SIDE, fit), channels=channels, exact="--exact" in options
-    )
+    decoder = Decoder(Geometry(_SIDE, _SIDE, fit), channels=channels, exact="--exact" in options)
     if not is_compiled:
         decoder._one_pass = None
     return decoder

@@ -72,7 +72,7 @@ def test_values_are_noted_and_binary_masks_warn_until_their_values_are_classes(
     for before, now in zip(masks_of(tmp_path / "silent"), masks_of(tmp_path / "out"), strict=True):
         assert np.array_equal(now, before // 255)
         assert now.any()
-    assert run(["info", str(tmp_path / "out"), "--brief"]) == 0
+    assert run(["info", str(tmp_path / "out")]) == 0
     assert "masks       values 0, 1\n" in capsys.readouterr().out
     assert verify(tmp_path / "out").problems == []
 

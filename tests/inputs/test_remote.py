@@ -211,9 +211,7 @@ def _set_at(done: int, event: Event) -> Callable[[Any], None]:
 
 
 @pytest.mark.slow
-def test_a_bucket_that_is_emptied_or_refused_meanwhile_is_no_reject(
-    images: Path, tmp_path: Path, s3: str
-) -> None:
+def test_a_bucket_that_is_emptied_or_refused_meanwhile_is_no_reject(images: Path, tmp_path: Path, s3: str) -> None:
     url = _upload(images, f"{s3}/set")
     files = fsspec.filesystem("s3")
     objects = list(files.find("pictures/set"))

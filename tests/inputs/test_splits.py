@@ -190,7 +190,7 @@ def test_a_split_whose_pack_has_not_finished_is_not_passed_over(
     packed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (packed / "test/.packing").mkdir(parents=True)
-    for words in (["verify"], ["info"], ["info", "--brief"], ["subset", "--fraction", "0.5"]):
+    for words in (["verify"], ["info"], ["subset", "--fraction", "0.5"]):
         out = [str(packed.parent / "half")] if words[0] == "subset" else []
         assert run([words[0], str(packed), *out, *words[1:]]) == 1
         assert f"{packed / 'test'} " in capsys.readouterr().err
@@ -238,12 +238,10 @@ def test_merge_joins_split_by_split_in_one_class_list(
     assert "cannot be merged: one is a store, the other a folder of splits" in capsys.readouterr().err
 
 
-def test_info_brief_and_class_lists_know_splits(
-    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["info", str(packed), "--brief", "--json"]) == 0
+def test_info_and_class_lists_know_splits(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["info", str(packed), "--json"]) == 0
     assert list(json.loads(capsys.readouterr().out)["splits"]) == ["train", "Validation"]
-    assert run(["info", str(packed), "--brief"]) == 0
+    assert run(["info", str(packed)]) == 0
     assert capsys.readouterr().out.count("store       ") == 2
     make_tree(tmp_path / "one", classes=1, each=1)
     assert pack(tmp_path / "one", tmp_path / "like", size=16, classes=str(packed)).classes == 2

@@ -53,15 +53,11 @@ def test_rows_of_several_classes_count_in_each(tmp_path: Path) -> None:
     assert (sources.class_counts, sources.unlabelled) == ([1, 2], 1)
 
 
-def test_info_is_the_manifest_with_more_and_brief_is_it_alone(
-    shared_store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    reports = []
-    for words in (["--json"], ["--json", "--brief"]):
-        assert run(["info", str(shared_store), *words]) == 0
-        reports.append(json.loads(capsys.readouterr().out))
-    assert {key: value for key, value in reports[0].items() if key != "sources"} == reports[1]
-    assert reports[0]["sources"]["class_counts"] == [30, 30, 30]
+def test_info_is_the_manifest_with_more(shared_store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["info", str(shared_store), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report.pop("sources")["class_counts"] == [30, 30, 30]
+    assert report.items() >= {"rows": 90, "classes": ["class0", "class1", "class2"]}.items()
     assert run(["info", str(shared_store)]) == 0
     out = capsys.readouterr().out
     assert "\na class     30 rows\n" in out

@@ -1,46 +1,15 @@
-"""Options from Python are checked by kind at once: what passes packs a store that opens."""
+"""Images that are rejected do not decide about the size of rows."""
 
 from __future__ import annotations
 
 import io
 import zlib
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from conftest import make_tree, photo
 
 from packer import OptionsError, pack
-from reader import MemmapDataset
-
-WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"exact": 1}, "exact is 1, expected True or False."),
-    ({"shuffle": True}, "shuffle is True, expected an integer or None."),
-    ({"workers": True}, "workers is True, expected an integer or None."),
-    ({"crop_fraction": "1"}, "crop_fraction is '1', expected a number."),
-    ({"fit": 3}, "fit is 3, expected text."),
-    ({"compress": 101}, "compress is 101, expected the quality of JPEGs, 1 to 100, such as 90."),
-    ({"boxes": 3}, "boxes is 3, expected text or a path."),
-    ({"progress": 3}, "progress is 3, expected a function that takes a Progress."),
-]
-
-
-@pytest.mark.parametrize(("options", "sentence"), WRONG, ids=[str(next(reversed(options))) for options, _ in WRONG])
-def test_a_value_of_another_kind_is_refused_before_any_work(
-    images: Path, tmp_path: Path, options: dict[str, Any], sentence: str
-) -> None:
-    with pytest.raises(OptionsError) as caught:
-        pack(images, tmp_path / "out", **{"size": 32} | options)
-    assert str(caught.value) == sentence
-    assert not (tmp_path / "out").exists()
-
-
-def test_numbers_of_numpy_are_recorded_as_numbers(images: Path, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"shuffle": np.uint8(3), "crop_fraction": np.float32(0.5)}
-    pack(images, tmp_path / "out", size=32, **options)
-    recorded = MemmapDataset(tmp_path / "out").manifest.options
-    assert {name: recorded[name] for name in options} == {"shuffle": 3, "crop_fraction": 0.5}
 
 
 def odd_png(width: int, height: int) -> bytes:

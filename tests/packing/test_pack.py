@@ -24,7 +24,7 @@ from conftest import PACK, Tune, content_bytes, harm_at, interrupted, make_split
 from PIL import Image
 from redecoding import rows_of_other_sources
 
-from packer import DiskFullError, OptionsError, PackError, PackOptions, ScanError, pack, pack_dataset
+from packer import DiskFullError, OptionsError, PackError, ScanError, pack, pack_dataset
 from packer.operations.merge import merge
 from packer.operations.transfer import pull
 from packer.operations.verify import verify
@@ -562,32 +562,6 @@ def test_progress_reports_stages_and_counts(images: Path, tmp_path: Path) -> Non
     assert seen[-1].done == seen[-1].total == 24
     done = [progress.done for progress in seen if progress.stage == "pack"]
     assert done == sorted(done)
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"size": 0}, "size is 0, expected 1 to 16384 pixels a side"),
-        ({"size": 100000}, "size is 100000, expected"),
-        ({"size": "big"}, "size is 'big', expected pixels such as 224"),
-        ({"fit": "stretch"}, "fit is 'stretch', expected crop, pad, squash, inside or none"),
-        ({"crop_fraction": 1.5}, "crop_fraction is 1.5, expected 0.05 to 1"),
-        ({"crop_fraction": 0.9, "fit": "pad"}, "crop_fraction belongs to fit='crop'"),
-        ({"workers": 0}, "workers is 0, expected 1 to 4096"),
-        ({"max_rejects": "many"}, "max_rejects is 'many', expected a count such as 10 or a share such as 1%"),
-        ({"max_rejects": "101%"}, "max_rejects is '101%'"),
-    ],
-)
-def test_wrong_options_are_one_sentence(images: Path, tmp_path: Path, options: dict[str, Any], text: str) -> None:
-    with pytest.raises(OptionsError, match=text):
-        pack(images, tmp_path / "out", **{"size": 32, **options})
-    assert not (tmp_path / "out").exists()
-
-
-def test_rejects_allowed_are_a_count_or_a_share() -> None:
-    assert PackOptions(max_rejects="7").allowed_rejects(10) == 7
-    assert PackOptions(max_rejects="1%").allowed_rejects(250) == 2
-    assert PackOptions(max_rejects="0.5%").allowed_rejects(1000) == 5
 
 
 def test_inputs_that_are_not_there_are_named(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from conftest import photo
 from redecoding import rows_of_other_sources
 
-from packer import OptionsError, PackError, pack
+from packer import PackError, pack
 from packer.errors import DecodeError
 from packer.operations.verify import verify
 from packer.options import PackOptions
@@ -144,9 +144,3 @@ def test_the_option_is_recorded_compared_and_used_again(dark: Path, tmp_path: Pa
     (dark / "a.png").write_bytes(png(of_bits(GRAY, 10)))
     assert update(dark, tmp_path / "out", workers=1).kept == 3
     assert PackOptions(bit_depth=12).words() == ["--bit-depth", "12"]
-
-
-@pytest.mark.parametrize("wrong", [7, 17, "12", 12.5])
-def test_bits_that_cannot_be_are_refused(wrong: Any) -> None:
-    with pytest.raises(OptionsError, match=r"bit_depth is .*, expected (8 to 16 bits|an integer)\."):
-        PackOptions(bit_depth=wrong)

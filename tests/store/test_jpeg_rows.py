@@ -19,8 +19,8 @@ from redecoding import rows_of_other_sources
 from row_forms import WAYS, Formed, stored
 
 from packer import merge, pack, update
-from packer.cli import run
-from packer.errors import OptionsError, PackError
+from packer.cli.app import run
+from packer.errors import PackError
 from packer.operations.verify import verify
 from packer.pixels import jpeg_rows
 from packer.sample_lines import read_samples
@@ -146,22 +146,6 @@ def test_the_compiled_part_or_pillow_is_needed(
 
 
 # -- packing
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"compress": 101}, "compress is 101, expected the quality of JPEGs, 1 to 100"),
-        ({"compress": True}, "compress is True, expected an integer"),
-        ({"compress": 95, "channels": "rgba"}, "takes channels rgb or gray, as a JPEG has no alpha"),
-        ({"compress": 95, "masks": "m"}, "does not go with masks, which a JPEG would change"),
-    ],
-    ids=str,
-)
-def test_what_it_cannot_be_is_refused(tree: Path, tmp_path: Path, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionsError, match=message):
-        pack(tree, tmp_path / "out", size=32, **options)
-    assert not (tmp_path / "out").exists()
 
 
 def test_the_command_takes_a_quality(tree: Path, tmp_path: Path) -> None:

@@ -310,7 +310,7 @@ def test_rows_of_own_sizes_are_decoded_again(images: Path, tmp_path: Path) -> No
 
 
 def test_info_and_show_know_own_sizes(ragged_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["info", str(ragged_store), "--brief"]) == 0
+    assert run(["info", str(ragged_store)]) == 0
     assert "90 of up to uint8[204, 267, 3]" in capsys.readouterr().out
     assert "16, 204, 267, 3] on cpu" in repr(MemmapLoader(MemmapDataset(ragged_store), 16))
     sheet = contact_sheet(ragged_store, rows=[0, 1], columns=2)

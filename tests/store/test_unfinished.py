@@ -26,7 +26,7 @@ BEGUN = (
 )
 
 
-@pytest.mark.parametrize("words", [("info",), ("info", "--brief"), ("verify",), ("show",)])
+@pytest.mark.parametrize("words", [("info",), ("verify",), ("show",)])
 @pytest.mark.parametrize(
     ("journal", "expected"),
     [
@@ -69,7 +69,7 @@ def test_of_a_store_that_is_replaced_info_says_how_far_that_is(
         assert f"{out} holds a store whose replacement is at" in said
         assert said.endswith(f"Continue with: {command}\n")
         shutil.rmtree(tmp_path / "out.packing")
-    assert run(["info", str(out), "--brief"]) == 0
+    assert run(["info", str(out)]) == 0
 
 
 Seen = Callable[..., None]

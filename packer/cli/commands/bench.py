@@ -6,22 +6,24 @@ import dataclasses
 
 import click
 
-from packer.cli.help import command
-from packer.cli.need_torch import need_torch
-from packer.cli.options import Range, StorePath
+from packer.cli.options import JSON, StorePath, need_torch
 from packer.cli.output import say, say_json
 
 
-@command(short_help="How near reading comes to the speed of this machine's memory and disk.")
+@click.command()
 @click.argument("out", type=StorePath())
 @click.option("--batch-size", type=click.IntRange(1), default=256, metavar="N", help="Rows a batch.")
-@click.option("--seconds", type=Range(0.1, 3600), default=5.0, metavar="S", help="About how long to measure.")
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON on stdout.")
+@click.option(
+    "--seconds", type=click.FloatRange(0.1, 3600), default=5.0, metavar="S", help="About how long to measure."
+)
+@JSON
 def bench(out: str, batch_size: int, seconds: float, as_json: bool) -> int:
-    """Time reading the store OUT: MemmapLoader and torch's DataLoader, against copying its rows, and reading from the disk.
+    """Time reading the store OUT against this machine's memory and disk.
 
+    MemmapLoader and torch's DataLoader, beside copying the rows, and reading them from the disk.
+
+    \b
     Examples:
-
         pack bench out/
         pack bench out/ --seconds 20
         pack bench out/ --json | jq '.ways[0]'

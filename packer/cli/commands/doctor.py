@@ -6,21 +6,20 @@ import dataclasses
 
 import click
 
-from packer.cli.help import command
-from packer.cli.options import StorePath
+from packer.cli.options import JSON, StorePath
 from packer.cli.output import EXIT_FAILED, say, say_json
 
 
-@command(short_help="What this machine decodes with, and what it lacks.")
+@click.command()
 @click.argument("path", type=StorePath(), default=".")
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON on stdout.")
+@JSON
 def doctor(path: str, as_json: bool) -> int:
-    """Show versions, decoders, what is missing and how to get it, and the disk of PATH, where you plan to put a store.
+    """Show what this machine decodes with, and what it lacks.
 
-    The exit code is 1 if packing needs what is missing.
+    Also how to get that, and the disk of PATH, where you plan to put a store. Exit code 1 if packing needs what is missing.
 
+    \b
     Examples:
-
         pack doctor
         pack doctor /data/stores
         pack doctor --json | jq .missing

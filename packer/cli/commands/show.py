@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from packer.cli.help import command
 from packer.cli.options import StorePath, parse_rows
 from packer.cli.output import say
 from packer.errors import OptionsError
@@ -17,7 +16,7 @@ from packer.options import TILES, TILES_A_LINE
 from reader.format.filesystem import absolute_path, error_path, plain_path
 
 
-@command(short_help="A contact sheet, or single rows, as PNG.")
+@click.command()
 @click.argument("out", type=StorePath())
 @click.option("--rows", metavar="LIST", help="Rows to show, such as 0,7,20-29; without it, some spread over the store.")
 @click.option("--count", type=click.IntRange(1, 10_000), default=TILES, help="Tiles of the sheet.")
@@ -31,10 +30,12 @@ from reader.format.filesystem import absolute_path, error_path, plain_path
 @click.option("--single", is_flag=True, help="Write one row as it is stored, without caption or scaling.")
 @click.option("-o", "--output", type=StorePath(), help="The PNG to write.  [default: OUT-sheet.png beside OUT]")
 def show(out: str, rows: str | None, output: str | None, **options: Any) -> int:
-    """Draw rows of the store OUT into a PNG; of a folder of splits, into one PNG for each: FILE-train.png and so on.
+    """Draw rows of the store OUT into a PNG.
 
+    Of a folder of splits, into one PNG for each: FILE-train.png and so on.
+
+    \b
     Examples:
-
         pack show out/ -o sheet.png
         pack show out/ --rows 100-149 -o some.png
         pack show out/ --per-class 6 -o classes.png
@@ -46,7 +47,7 @@ def show(out: str, rows: str | None, output: str | None, **options: Any) -> int:
         raise OptionsError("--per-class chooses the rows itself: leave --rows and --single out.")
     if rows is not None:
         check_one_store(out, Option("rows"))
-    chosen = None if rows is None else parse_rows(rows)
+    chosen = None if rows is None else parse_rows(rows, most=10_000)
     if options["single"] and (chosen is None or len(chosen) != 1):
         raise OptionsError("--single shows one row: give it with --rows, for example --rows 7.")
     for split, store in stores_of(out).items():
