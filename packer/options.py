@@ -140,7 +140,7 @@ class RowOptions(ShapeOptions):
 class LabelOptions(_Options):
     """How IMAGES are read as a list, and where their labels are; an update takes these too."""
 
-    classes: str | os.PathLike[str] | None = option(
+    classes: str | None = option(
         None, values.path, "The class list: a store, or a file of names.", "STORE|FILE"
     )
     root: str | os.PathLike[str] | None = option(

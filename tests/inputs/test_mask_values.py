@@ -156,7 +156,7 @@ def test_copies_and_updates_carry_the_values(form: str, binary: Path, tmp_path: 
 def test_the_command_that_resumes_names_values(binary: Path, tmp_path: Path, small_blocks: None) -> None:
     given = {"size": 24, "masks": binary / "masks", "mask_values": "0,255"}
     interrupted(pack, binary / "images", tmp_path / "out", inputs=2, workers=1, **given)
-    with pytest.raises(StoreError, match="mask_values='0,255'"):
+    with pytest.raises(StoreError, match="--mask-values 0,255"):
         check_finished(tmp_path / "out")
 
 

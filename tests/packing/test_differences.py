@@ -196,7 +196,7 @@ def test_the_command_of_a_list_on_standard_input_wants_the_list_again(images: Pa
     subprocess.run([sys.executable, "-c", script], input=listed, text=True, check=True)
     words = named_command(tmp_path / "out")
     assert words == ["-", str(tmp_path / "out"), "--size", "32"]
-    resuming = "import sys; from packer import cli; sys.exit(cli.run(sys.argv[1:]))"
+    resuming = "import sys; from packer.cli.app import run; sys.exit(run(sys.argv[1:]))"
     subprocess.run([sys.executable, "-c", resuming, *words, "--quiet"], input=listed, text=True, check=True)
     assert len(MemmapDataset(tmp_path / "out")) == 24
 

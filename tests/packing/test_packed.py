@@ -151,7 +151,7 @@ def test_bad_arguments_are_refused_in_a_sentence(images: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"transform": "crop"}, "transform is 'crop', expected what can be called"),
+        ({"transform": "crop"}, "transform is 'crop', expected a function"),
         ({"as_pil": True, "as_tuple": False}, "as_pil needs as_tuple=True"),
     ],
 )
