@@ -180,6 +180,8 @@ class _CompleteParts:
         if not pixels.exists():
             check_same()
             pixels.parent.mkdir(exist_ok=True)
+            # first: rows in a folder whose name is lost are lost
+            sync_folder(out)
             os.rename(self.folders[0] / PIXELS, pixels)
             for folder in (pixels.parent, out, (self.folders[0] / PIXELS).parent):
                 sync_folder(folder)

@@ -12,7 +12,6 @@ import gc
 import itertools
 import random
 import shutil
-import sys
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +21,10 @@ import pytest
 
 from packer import pack_dataset
 from reader import MemmapDataset, StoreError
-from tests.crash.calls import Call, Shim
+from tests.crash.calls import Call, Shim, needs_shim
 from tests.crash.disk import Disk, Tree, write_tree
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or shutil.which("cc") is None, reason="the shim needs LD_PRELOAD and a C compiler"
-)
+pytestmark = needs_shim
 
 ROWS, SIDE = 96, 16
 # room for the 12 blocks of the store, and for 8: others leave
@@ -105,9 +102,7 @@ def recorded(folder: Path, size: int | None, is_new: bool) -> Recorded:
     shim = Shim(work, disk)
     with recording(shim):
         check_rows(url, images, disk / "cache", size)
-    calls = [call for call in shim.calls() if call.is_done and call.name not in ("close", "read")]
-    assert calls
-    return Recorded(disk, start, calls)
+    return Recorded(disk, start, shim.changes())
 
 
 def spread(numbers: Sequence[int], count: int) -> set[int]:
