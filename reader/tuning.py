@@ -46,8 +46,6 @@ class Tuning:
 
     # -- sources of a pack
 
-    # The coarsest clock of a file system that we know (FAT): a file written later than this may change again and keep its mtime.
-    file_clock_ns: int = 2_000_000_000
     # Objects that a worker asks for ahead, or that wait in its memory; a photograph has 0.1 to 5 MB.
     source_objects_ahead: int = 64
     # A worker decodes some 600 photographs a second, and an object takes 20 to 100 ms: of 30 ms, so many requests give 800 a

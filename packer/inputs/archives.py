@@ -12,7 +12,6 @@ import os
 import posixpath
 import tarfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from packer.errors import ScanError
@@ -23,8 +22,8 @@ from packer.inputs.samples import Inputs
 from packer.inputs.tables import Cells
 from packer.option_names import Option
 from packer.options import InputOptions
-from packer.sources.members import DEFLATED, RAW, STORED, Archive, Member
-from packer.sources.roots import NOWHERE
+from packer.sources.base import DEFLATED, RAW, STORED, Archive, Member
+from packer.sources.roots import check_system
 from packer.sources.tar_headers import is_header, read_members
 from reader.format.filesystem import absolute_path
 from reader.format.values import Json
@@ -39,7 +38,7 @@ def archive_kind(path: Path) -> str | None:
         with open(path, "rb") as file:
             head = file.read(tarfile.BLOCKSIZE)
     except OSError as e:
-        NOWHERE.check(str(path), e)
+        check_system(str(path), e)
         raise ScanError(f"{path} cannot be read: {e.strerror}.") from None
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         return "zip"
@@ -117,14 +116,16 @@ def read_zip(path: Path) -> dict[str, Inputs]:
     inputs, sieve = _empty([path]), Sieve()
     try:
         with zipfile.ZipFile(path) as file:
-            for name, info in _zip_members(file):
-                sieve.count()
-                if sieve.takes(name):
+            for info in file.infolist():
+                sieve.count(not info.is_dir())
+                name = _inside(info.filename)
+                if not info.is_dir() and sieve.takes(name):
                     inputs.add(name, -1, _zip_refusal(info))
-                    inputs.members.values.extend(_zip_member(info))
+                    sizes = info.compress_size, info.file_size
+                    inputs.members.values.extend((0, info.header_offset, *sizes, info.compress_type, info.CRC))
     except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError) as e:
         if isinstance(e, OSError):
-            NOWHERE.check(str(path), e)
+            check_system(str(path), e)
         raise ScanError(f"{path} cannot be read: {e}. Copy it again.") from None
     sieve.report(inputs, path)
     return _as_folder(inputs, is_sorted=True)
@@ -170,19 +171,6 @@ def _inside(name: str) -> str:
 def _above(folder: str) -> str:
     """Return what stands before the name of a file in a folder: "./a" -> "a/"."""
     return f"{posixpath.normpath(f'/{folder}')}/".lstrip("/")
-
-
-def _zip_members(file: zipfile.ZipFile) -> Iterator[tuple[str, zipfile.ZipInfo]]:
-    """Yield the members of a zip that are no folders, each with its name."""
-    for info in file.infolist():
-        # APPNOTE 4.4.17.1 wants slashes; .NET on Windows wrote backslashes
-        name = info.filename.replace("\\", "/") if info.create_system == 0 else info.filename
-        if not name.endswith("/"):
-            yield _inside(name), info
-
-
-def _zip_member(info: zipfile.ZipInfo) -> Member:
-    return Member(0, info.header_offset, info.compress_size, info.file_size, info.compress_type, info.CRC)
 
 
 def _zip_refusal(info: zipfile.ZipInfo) -> str | None:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from packer.errors import ScanError
 from packer.inputs.splits import stores_of
 from packer.option_names import Option
-from packer.sources.roots import NOWHERE
-from packer.text import counted, some
+from packer.sources.roots import check_system
 from reader.format.errors import StoreError
 from reader.format.manifest import read_manifest
 
@@ -22,8 +21,6 @@ YAML_SUFFIXES = (".yaml", ".yml")
 
 # More indices than any set of classes has: a column of ids was taken for labels.
 MOST_CLASSES = 1_000_000
-# So many classes, of which so few have an image, are none: ids again.
-_MANY_NUMBERS, _EMPTY_FOR_ONE = 1_000, 10
 
 
 def load_classes(source: str) -> tuple[str, ...]:
@@ -48,7 +45,7 @@ def load_classes(source: str) -> tuple[str, ...]:
         raise
     except (OSError, ValueError, RecursionError) as e:
         if isinstance(e, OSError):
-            NOWHERE.check(source, e)
+            check_system(source, e)
         why = getattr(e, "strerror", None) or e
         raise ScanError(
             f"{Option('classes', source)} cannot be read ({why}). Expected a store, or a file with one class a line."
@@ -69,37 +66,6 @@ def checked_names(names: object, source: object) -> tuple[str, ...]:
 
 def _lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8-sig").rstrip().split("\n")
-
-
-def numbered_classes(numbers: Collection[int], source: str) -> tuple[tuple[str, ...], list[str]]:
-    """Name classes by their numbers, 0 to the highest; returns them, and a note on numbers that no image has.
-
-    Raises:
-        ScanError: nearly all of them would have no image.
-
-    Example:
-        >>> numbered_classes({0, 2}, "l.csv")
-        (('0', '1', '2'), ['l.csv has labels from 0 to 2, and no image of 1 class: 1.'])
-    """
-    count = max(numbers, default=-1) + 1
-    present = sum(number >= 0 for number in numbers)
-    if count > _MANY_NUMBERS and count > _EMPTY_FOR_ONE * present:
-        raise ScanError(
-            f"{source} has the label {count - 1}, one of {present} different labels: that would make {count} classes,"
-            f" nearly all of them empty. If these are ids, list them in a file, one a line, and give that as"
-            f" {Option('classes')}; if they are indices, list the names of all classes there."
-        )
-    return tuple(map(str, range(count))), gap_notes(numbers, source)
-
-
-def gap_notes(numbers: Collection[int], source: str) -> list[str]:
-    """Report which numbers below the highest no image has as its class."""
-    count, present = max(numbers, default=-1) + 1, set(numbers)
-    empty = [str(number) for number in range(count) if number not in present]
-    if not empty:
-        return []
-    classes = counted(len(empty), "class", "classes")
-    return [f"{source} has labels from 0 to {count - 1}, and no image of {classes}: {some(empty)}."]
 
 
 def composed(name: str) -> str:

@@ -13,7 +13,7 @@ from packer.errors import ScanError
 from packer.inputs.names import Sieve, is_image, is_junk
 from packer.inputs.samples import Inputs
 from packer.inputs.splits import split_folders
-from packer.sources.roots import NOWHERE, files_below
+from packer.sources.roots import check_system, files_below
 from reader.format.manifest import MANIFEST
 
 
@@ -59,7 +59,7 @@ def _children(root: Path, folder: str, sieve: Sieve) -> tuple[list[str], list[st
                 else:
                     files.append(entry.name)
     except OSError as e:
-        NOWHERE.check(str(e.filename), e)
+        check_system(str(e.filename), e)
         if folder:
             raise
         if isinstance(e, FileNotFoundError):
@@ -87,13 +87,11 @@ def _walk(root: Path, sieve: Sieve, above: tuple[int, int]) -> Iterator[tuple[st
                 seen.add(identity)
                 children, files = _children(root, folder, sieve)
             except OSError as e:
-                NOWHERE.check(str(root / folder), e)
+                check_system(str(root / folder), e)
                 found.append((parent, last, f"the folder cannot be listed: {e.strerror}"))
                 continue
             found += [(folder, file, None) for file in files if sieve.takes(file)]
             pending += [f"{folder}/{name}" for name in reversed(children)]
-        if not found:
-            sieve.empty.append(top)
         for parent, name, refusal in sorted(found, key=lambda one: one[:2]):
             yield f"{parent}/{name}" if parent else name, refusal
 
@@ -102,7 +100,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError as e:
-        NOWHERE.check(entry.path, e)
+        check_system(entry.path, e)
         return False  # a link that leads back to itself: reading it will say so
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from packer.errors import ScanError
-from packer.inputs.class_lists import MOST_CLASSES, composed, numbered_classes, unknown_class
+from packer.inputs.class_lists import MOST_CLASSES, composed, unknown_class
 from packer.inputs.samples import Column, Inputs
 from packer.option_names import Option
 from packer.text import counted
@@ -23,8 +23,6 @@ MOST_FLOAT32 = 3.4028235677973362e38
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|-?inf")
 _DECIMAL_COMMA = re.compile(r"-?[0-9]+,[0-9]+")
-# So many names, nearly as many as labels, are no classes: captions, file names.
-_MANY_NAMES, _MOST_DISTINCT = 1_000, 0.9
 # what a column of one label in 0 and 1 holds
 _FLAGS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 _SEPARATORS = (",", ";", "|", " ")
@@ -51,22 +49,24 @@ def give_labels(
     """
     name = ",".join(columns)
     inputs.labels["target_column"] = name
-    if len(columns) > 1:
-        texts = [[_text(cell) for cell in row] for row in zip(*columns.values(), strict=True)]
-        if all(cell.lower() in _FLAGS for row in texts for cell in row):
-            _flagged(inputs, [*map(composed, columns)], texts, classes)
-        else:
-            _regression(inputs, name, texts, where)
+    if len(columns) == 1:
+        (cells,) = columns.values()
+        is_list = separator is not None or any(isinstance(cell, list) for cell in cells)
+        rows = [_texts(cell, separator) for cell in cells]
+        _labelled(inputs, name, rows, where, classes, is_list=is_list)
         return
-    (cells,) = columns.values()
-    odd = next((number for number, cell in enumerate(cells) if isinstance(cell, dict)), None)
-    if odd is not None:
-        raise ScanError(
-            f"{where(odd)} has {str(cells[odd])[:80]} as {name}. Expected a name, a number, or a list of those."
-        )
-    has_lists = separator is not None or any(isinstance(cell, list) for cell in cells)
-    rows = [_pieces(cell, separator) if has_lists else _text(cell) for cell in cells]
-    _labelled(inputs, name, rows, where, classes)
+    rows = [[*map(_text, row)] for row in zip(*columns.values(), strict=True)]
+    if not all(cell.lower() in _FLAGS for row in rows for cell in row):
+        _regression(inputs, name, rows, where)
+        return
+    # columns of 0 and 1 are several labels, whose classes are the names of the columns
+    names = [*map(composed, columns)]
+    inputs.classes = tuple(names) if classes is None else classes
+    if unknown := next((one for one in names if one not in inputs.classes), None):
+        raise unknown_class("the table", unknown, inputs.classes)
+    numbers = [*map(inputs.classes.index, names)]
+    labels = ({number for number, cell in zip(numbers, row, strict=True) if _FLAGS[cell.lower()]} for row in rows)
+    inputs.targets, inputs.target_kind = Column.multi_hot(labels, len(inputs.classes)), "multi-hot"
 
 
 def _text(cell: Json) -> str:
@@ -80,54 +80,46 @@ def _text(cell: Json) -> str:
     return "" if text.lower() == "nan" else composed(text)
 
 
-def _pieces(cell: Json, separator: str | None) -> list[str]:
-    pieces = cell if isinstance(cell, list) else _text(cell).split(separator or "\0")
+def _texts(cell: Json, separator: str | None) -> list[str]:
+    """Return the labels of a cell, of which one that says nothing has none."""
+    pieces = cell if isinstance(cell, list) else [cell] if separator is None else _text(cell).split(separator)
     return [text for text in map(_text, pieces) if text]
-
-
-def _flagged(inputs: Inputs, names: Sequence[str], rows: list[list[str]], classes: tuple[str, ...] | None) -> None:
-    """Take columns of 0 and 1 as several labels, whose classes are the names of the columns."""
-    found = tuple(names) if classes is None else classes
-    if unknown := next((name for name in names if name not in found), None):
-        raise unknown_class("the table", unknown, found)
-    number = [found.index(name) for name in names]
-    labels = ({number[k] for k, cell in enumerate(row) if _FLAGS[cell.lower()]} for row in rows)
-    inputs.targets, inputs.target_kind = Column.multi_hot(labels, len(found)), "multi-hot"
-    inputs.classes = found
 
 
 def _labelled(
     inputs: Inputs,
     name: str,
-    rows: Sequence[str | list[str]],
+    rows: list[list[str]],
     where: Where,
     classes: tuple[str, ...] | None,
+    *,
+    is_list: bool,
 ) -> None:
-    """Read a column of one label or number a cell, "" where there is none; or of lists of them."""
-    is_list = bool(rows) and isinstance(rows[0], list)
-    distinct = {text for row in rows for text in _each(row)}
+    """Read a column of labels or numbers; is_list: of several a cell."""
+    distinct = {text for row in rows for text in row}
     is_named = classes is not None and not distinct.isdisjoint(classes)
-    are_integers = all(map(_INTEGER.fullmatch, distinct))
-    if not is_named and not are_integers and all(map(_NUMBER.fullmatch, distinct)):
-        # pandas writes whole numbers with a point where others are missing
-        is_whole = not is_list and all("inf" not in text and float(text).is_integer() for text in distinct)
-        if not is_whole or (classes is None and "" not in rows):
-            _regression(inputs, name, [row if isinstance(row, list) else [row] for row in rows], where)
-            if is_whole:
-                inputs.notes.append(
-                    f"the column {name!r} holds integers written with a point: regression targets. For classes write 3, not"
-                    f" 3.0, or give {Option('classes')}."
-                )
-            return
-        _labelled(inputs, name, [row and str(int(float(str(row)))) for row in rows], where, classes)
-        return
-    if are_integers and not is_named:
-        index = {text: int(text[:20]) for text in distinct}
-        _check_range(index, rows, name, where, classes, lowest=0 if is_list else -1)
-        found, notes = (classes, []) if classes else numbered_classes({*index.values()}, f"the column {name!r}")
+    if not is_named and all(map(_NUMBER.fullmatch, distinct)):
+        if not all(map(_INTEGER.fullmatch, distinct)):
+            # pandas writes whole numbers with a point where others are missing
+            is_whole = not is_list and all("inf" not in text and float(text).is_integer() for text in distinct)
+            if not is_whole or (classes is None and all(rows)):
+                _regression(inputs, name, rows, where)
+                return
+            rows = [[str(int(float(text))) for text in row] for row in rows]
+        # no index has so many digits
+        index = {text: int(text[:20]) for row in rows for text in row}
+        limit, lowest = MOST_CLASSES if classes is None else len(classes), 0 if is_list else -1
+        if outside := {text for text, number in index.items() if not lowest <= number < limit}:
+            line, text = _first(rows, outside, where)
+            ids = f" If these are ids, list them in a file, one a line, and give that as {Option('classes')}."
+            raise ScanError(
+                f"{line} has {text} as {name}. Expected an index from 0 to {limit - 1}.{ids if classes is None else ''}"
+            )
+        found = tuple(map(str, range(max(index.values(), default=-1) + 1))) if classes is None else classes
     else:
         found = tuple(sorted(distinct)) if classes is None else classes
-        notes = _check_names(found, rows, name, where) if classes is None else []
+        if classes is None:
+            inputs.notes += _check_names(found, rows, name, where)
         index = ({} if is_list else {"-1": -1}) | {text: number for number, text in enumerate(found)}
         if unknown := distinct - index.keys():
             raise unknown_class(*_first(rows, unknown, where), found)
@@ -135,45 +127,21 @@ def _labelled(
         labels = ({index[text] for text in row} for row in rows)
         inputs.targets, inputs.target_kind = Column.multi_hot(labels, len(found)), "multi-hot"
     else:
-        inputs.targets = Column.of("int64", (index.get(str(row), -1) for row in rows))
+        inputs.targets = Column.of("int64", (index[row[0]] if row else -1 for row in rows))
     inputs.classes = found
-    inputs.notes += notes
     if missing := [number for number, row in enumerate(rows) if not row]:
         inputs.notes.append(
             f"{len(missing):,} of {counted(len(rows), 'input', 'inputs')} without {name}, {where(missing[0])} first: no class."
         )
 
 
-def _each(row: str | list[str]) -> Sequence[str]:
-    return row if isinstance(row, list) else [row] if row else []
-
-
-def _first(rows: Iterable[str | list[str]], texts: Collection[str], where: Where) -> tuple[str, str]:
+def _first(rows: list[list[str]], texts: Collection[str], where: Where) -> tuple[str, str]:
     """Return which line has one of these texts first, and the text."""
-    return next((where(number), text) for number, row in enumerate(rows) for text in _each(row) if text in texts)
+    return next((where(number), text) for number, row in enumerate(rows) for text in row if text in texts)
 
 
-def _check_range(
-    index: Mapping[str, int],
-    rows: Sequence[str | list[str]],
-    name: str,
-    where: Where,
-    classes: tuple[str, ...] | None,
-    *,
-    lowest: int,
-) -> None:
-    """Refuse class indices that the class list does not have, or no class list would."""
-    limit = MOST_CLASSES if classes is None else len(classes)
-    if outside := {text for text, number in index.items() if not lowest <= number < limit}:
-        line, text = _first(rows, outside, where)
-        ids = f" If these are ids, list them in a file, one a line, and give that as {Option('classes')}."
-        raise ScanError(
-            f"{line} has {text} as {name}. Expected an index from 0 to {limit - 1}.{ids if classes is None else ''}"
-        )
-
-
-def _check_names(names: Sequence[str], rows: Sequence[str | list[str]], name: str, where: Where) -> list[str]:
-    """Refuse names of which some are numbers, or that hardly ever come twice; note those that look like several labels."""
+def _check_names(names: Sequence[str], rows: list[list[str]], name: str, where: Where) -> list[str]:
+    """Refuse names that are no UTF-8, or of which some are numbers; return a note on those that look like several labels."""
     if garbled := {text for text in names if any("\ud800" <= letter <= "\udfff" for letter in text)}:
         line, text = _first(rows, garbled, where)
         raise ScanError(f"{line} is not UTF-8: it has {text!r} as {name}. Save it as UTF-8.")
@@ -185,12 +153,6 @@ def _check_names(names: Sequence[str], rows: Sequence[str | list[str]], name: st
         raise ScanError(
             f"{line} has {number!r} as {name}, {other}. Expected numbers alone or names alone, empty where there is no label;"
             f" if these are names, list them all with {Option('classes')}."
-        )
-    count = sum(len(_each(row)) for row in rows)
-    if len(names) > max(_MANY_NAMES, _MOST_DISTINCT * count):
-        raise ScanError(
-            f"{len(names)} of {count} cells of the column {name!r} are different, such as {names[0]!r}: that is no class. Name"
-            f" another {Option('target_column')}; if they are classes, list them with {Option('classes')}."
         )
     for separator in _SEPARATORS:
         pieces = {text: text.split(separator) for text in names}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import select
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from packer.errors import ScanError
@@ -37,36 +37,13 @@ def read_list(images: str, options: InputOptions) -> dict[str, Inputs]:
             f"{images} reads paths from standard input, which is a terminal. Expected: find ... | pack {images} OUT"
         )
     sieve, is_nul = Sieve(), images == "-0"
-    names, lines, odd = Paths(), array("q"), ""
+    names = Paths()
     for number, data in enumerate(_split(_read(sieve, is_nul), b"\0" if is_nul else b"\n"), start=1):
-        name = check_path(os.fsdecode(data if is_nul else data.removesuffix(b"\r")), f"line {number} of standard input")
-        if options.extension or is_image(name):
-            names.append(name)
-            lines.append(number)
-        else:
-            sieve.ignored += 1
-            odd = odd or name
-    if not names and (first := next(filter(is_image, odd.split()), "")):
-        raise ScanError(
-            f"the lines of standard input are taken for paths, and {odd!r} is none: it looks like the path {first!r} and a label."
-            " Give labels in a .csv file whose first line is path,label."
-        )
-    if not names:
-        raise ScanError(
-            "no path of an image came on standard input. Expected one a line, such as: find photos -name '*.jpg' | sort"
-        )
-
-    def where(index: int) -> str:
-        """Name the line of an input."""
-        return f"line {lines[index]} of standard input"
-
+        name = os.fsdecode(data if is_nul else data.removesuffix(b"\r"))
+        names.append(check_path(name, f"line {number} of standard input"))
+    lines = array("q", range(1, len(names) + 1))
     starts = [Path.cwd()] if options.root is None else [Path.cwd(), Path(options.root)]
-    inputs = located(names, starts, options, where)
-    inputs.lines = Column("int64", values=lines)
-    passed = array("q", (number for number, name in enumerate(inputs.paths) if sieve.passes(name)))
-    if sieve.left_out:
-        inputs = inputs.chosen(passed)
-    sieve.report(inputs, "standard input")
+    inputs, _ = listed(names, lines, starts, options, sieve, "line", "standard input")
     if options.root is None and (common := os.path.commonpath(folders_of(inputs))):
         inputs = inputs.chosen(range(len(inputs)), below=len(common) + 1)
         inputs.root /= common
@@ -86,36 +63,66 @@ def check_path(path: object, where: str) -> str:
     raise ScanError(f"{where} has {str(path)[:80]!a} as path. Expected the path of an image.")
 
 
-def located(names: Paths, starts: Sequence[Path], options: InputOptions, where: Callable[[int], str]) -> Inputs:
-    """Return the inputs of paths as a list has them.
+def listed(
+    names: Paths,
+    lines: array[int],
+    starts: Sequence[Path],
+    options: InputOptions,
+    sieve: Sieve,
+    unit: str,
+    images: str,
+) -> tuple[Inputs, Sequence[int]]:
+    """Return the inputs of paths as a list has them, and which of these they are: only names of images are inputs.
 
     Args:
+        lines: the number of the line of each path.
         starts: where relative paths may start; with --root the first from which all are below that. Of these and --root the
             last is the root, without --root the last folder that holds all.
+        unit: what lines are called; images: what they are of.
 
     Raises:
-        ScanError: --root is no folder, or a path is outside of it.
+        ScanError: --root is no folder, a path is outside of it, or no path is that of an image.
     """
+    if not names:
+        raise ScanError(f"{images} names no image. Expected the path of one on each line.")
+    taken = array("q", (index for index, name in enumerate(names) if options.extension or is_image(name)))
+    if not taken and (path := next(filter(is_image, names[0].split()), "")):
+        raise ScanError(
+            f"the lines of {images} are taken for paths, and {names[0]!r} is none: it looks like the path {path!r} and a label."
+            " Give labels in a .csv file whose first line is path,label."
+        )
+    if not taken:
+        raise ScanError(
+            f"{unit} {lines[0]} of {images} has {names[0]!r}, and no line has the path of an image. Expected names that end in"
+            f" .jpg or the like; {Option('extension')} adds what they lack."
+        )
+    sieve.ignored += len(names) - len(taken)
+    names = Paths(map(names.__getitem__, taken))
     root = absolute_path(starts[-1] if options.root is None else options.root)
     if not os.path.isdir(root):
         raise ScanError(f"{Option('root', options.root)} is not a folder.")
-    starts = [*starts[:-1], Path(root)]
-    for start in starts:
+    inside = os.path.join(root, "")
+    for start in [*starts[:-1], Path(root)]:
         folders = _folders(names, start)
-        inside = os.path.join(root, "")
         if all(folder.startswith(inside) for folder in folders.values()):
             break
     else:
         if options.root is not None:
             outside = next(i for i, name in enumerate(names) if not folders[_folder_of(name)].startswith(inside))
             raise ScanError(
-                f"{where(outside)} names {names[outside]!r}, which is not in {Option('root', options.root)}. Give a folder that"
-                " holds all images."
+                f"{unit} {lines[taken[outside]]} of {images} names {names[outside]!r}, which is not in"
+                f" {Option('root', options.root)}. Give a folder that holds all images."
             )
         inside = os.path.join(os.path.commonpath([min(folders.values()), max(folders.values())]), "")
     below = {key: folder[len(inside) :] for key, folder in folders.items()}
     paths = Paths(f"{below[_folder_of(name)]}{_file_of(name, options.extension or '')}" for name in names)
-    return Inputs(Path(inside), paths=paths, targets=Column("int64", values=array("q", [-1]) * len(paths)))
+    passed = [index for index, path in enumerate(paths) if sieve.passes(path)]
+    taken = array("q", map(taken.__getitem__, passed))
+    inputs = Inputs(Path(inside), paths=Paths(map(paths.__getitem__, passed)))
+    inputs.lines = Column("int64", values=array("q", map(lines.__getitem__, taken)))
+    inputs.targets = Column("int64", values=array("q", [-1]) * len(taken))
+    sieve.report(inputs, images)
+    return inputs, taken
 
 
 def _folders(names: Paths, start: Path) -> dict[str, str]:

@@ -58,13 +58,11 @@ class Sieve:
         seen: all names.
         ignored: names without an image suffix.
         left_out: hidden folders and those of systems, and files of macOS.
-        empty: folders without an image, which are no classes.
     """
 
     seen: int = 0
     ignored: int = 0
     left_out: set[str] = field(default_factory=set)
-    empty: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         notify(Progress("list", 0, 0))
@@ -107,10 +105,6 @@ class Sieve:
             )
         if left_out:
             inputs.notes.append(f"left out: {left_out}.")
-        if self.empty:
-            inputs.notes.append(
-                f"{counted(len(self.empty), 'folder', 'folders')} without an image: {some(self.empty)}: no class."
-            )
 
 
 def divided(inputs: Inputs, *, is_wrapped: bool = True, is_sorted: bool = False) -> tuple[dict[str, Inputs], str]:
@@ -186,10 +180,13 @@ def first_folders(inputs: Inputs) -> Iterator[str]:
     return (path.partition("/")[0] if "/" in path else "" for path in inputs.paths)
 
 
-def check_lookalikes(names: Iterable[str], images: object) -> None:
+def check_lookalikes(names: Iterable[str], images: str) -> None:
     """Refuse folders that are splits by another name, such as seg_train and seg_test; raises ScanError.
 
     Only what is beside the word must be alike: train station and test tube are classes.
+
+    Args:
+        images: the folder around them; "": there is none that can be packed by itself.
     """
     alike = dict[str, dict[int, str]]()
     for name in sorted(names):
@@ -198,8 +195,9 @@ def check_lookalikes(names: Iterable[str], images: object) -> None:
                 alike.setdefault(name.lower().replace(word, "*"), {})[role] = name
     if several := next(([roles[role] for role in sorted(roles)] for roles in alike.values() if len(roles) > 1), None):
         lines = [f"pack {images}/{name} {name}-store" for name in several]
-        first, others = lines[0], "".join(f"; {line} --classes {several[0]}-store" for line in lines[1:])
+        each = "; ".join([lines[0], *(f"{line} --classes {several[0]}-store" for line in lines[1:])])
         raise ScanError(
-            f"{', '.join(several)} look like splits, not classes. Pack each: {first}{others}. If they are classes, list all"
-            f" in a file and give {Option('classes')}."
+            f"{', '.join(several)} look like splits, not classes."
+            f" {f'Pack each: {each}' if images else 'Rename them to train, val and test'}. If they are classes, list all in"
+            f" a file and give {Option('classes')}."
         )

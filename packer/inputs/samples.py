@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packer.inputs.paths import Paths
-from packer.sources.members import Archive, Member
+from packer.sources.base import Archive, Member
 from reader.format.manifest import FurtherTarget
 from reader.format.values import Json
 
 if TYPE_CHECKING:
-    from packer.inputs.annotations.boxes import Boxes
-    from packer.sources.roots import Roots
+    from packer.inputs.boxes import Boxes
 
 # dtype of the store -> typecode of the standard library's array; a bool is a byte
 _CODES = {"int64": "q", "int32": "i", "float32": "f", "float64": "d", "uint8": "B", "bool": "B"}
@@ -120,8 +119,8 @@ class Inputs:
     # object storage only, instead of root: the URL, and of each input as listed its size, its version and 0
     url: str = ""
     states: Column = field(default_factory=lambda: Column("int64", 3))
-    # what they are on, as it was when they were listed; none of a dataset, or of object storage
-    roots: Roots | None = None
+    # the folders and archives that they and their masks are in; none of object storage
+    roots: tuple[str, ...] = ()
 
     @property
     def base(self) -> str:

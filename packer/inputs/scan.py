@@ -12,12 +12,13 @@ from pathlib import Path
 
 from packer.errors import OptionsError, ScanError, SourceError
 from packer.inputs.folders import list_folder
-from packer.inputs.names import check_lookalikes, first_folders, take_folders
+from packer.inputs.names import check_lookalikes, first_folders, folders_of, take_folders
 from packer.inputs.samples import Inputs
 from packer.option_names import Option
 from packer.options import InputOptions
-from packer.sources.roots import Roots, is_there
+from packer.sources.roots import is_there
 from packer.values import lasting_path
+from reader.format.filesystem import absolute_path
 from reader.format.urls import is_url
 
 STDIN_NAMES = ("-", "-0")
@@ -58,48 +59,37 @@ def scan(
         OptionsError: an option belongs to another kind of IMAGES.
     """
     options = options or InputOptions()
-    sources = [os.fspath(images)] if isinstance(images, str | os.PathLike) else [os.fspath(one) for one in images]
-    return _scan(sources, classes, options)
-
-
-def _scan(sources: list[str], classes: tuple[str, ...] | None, options: InputOptions) -> dict[str, Inputs]:
-    """List what sources hold, once."""
+    sources = [os.fspath(one) for one in ([images] if isinstance(images, str | os.PathLike) else images)]
     kind = _kind(sources)
     for name, kinds in _BELONGS.items():
         if getattr(options, name) is not None and kind not in kinds:
-            option, other = Option(name), " or ".join(_A[each] for each in kinds)
             raise OptionsError(
-                f"{option} does not belong to {sources[0]}, which is a {kind}: it is for {other}. Leave it out."
+                f"{Option(name)} does not belong to {sources[0]}, which is a {kind}: it is for"
+                f" {' or '.join(_A[each] for each in kinds)}. Leave it out."
             )
-    labels = [path for path in (options.boxes, options.masks) if path is not None]
-    before = Roots.of(path for path in (*sources, *labels) if is_there(path))
     # with boxes the class list is theirs
     imposed = classes if options.boxes is None else None
     splits = _listed(kind, sources, imposed, options)
-    if kind != "table" and "" in splits:
-        check_lookalikes({*first_folders(splits[""])}.difference(classes or ()), sources[0])
-    if kind != "table" and options.boxes is None and not any("target_column" in one.labels for one in splits.values()):
-        take_folders(splits, sources[0], imposed)
-    for inputs in splits.values():
-        inputs.images = tuple(map(lasting_path, sources))
-    if options.masks is not None:
-        from packer.inputs.annotations.masks import MaskFiles
-
-        masks = MaskFiles.below(Path(options.masks or ""))
+    if kind != "table":
+        if "" in splits:
+            names = {*first_folders(splits[""])}.difference(classes or ())
+            check_lookalikes(names, sources[0] if kind in ("folder", "url") else "")
+        if options.boxes is None and not any("target_column" in one.labels for one in splits.values()):
+            take_folders(splits, sources[0], imposed)
     if options.boxes is not None:
-        from packer.inputs.annotations.attach import give_boxes
+        from packer.inputs.box_labels import give_boxes
 
         give_boxes(splits, options, classes)
     if options.masks is not None:
-        masks.give(splits)
-    # what is missing of a disk that went away meanwhile was not listed, or has no labels
-    before.check_all()
+        from packer.inputs.masks import give_masks
+
+        give_masks(splits, Path(options.masks))
     for inputs in splits.values():
-        try:
-            inputs.roots = _roots(inputs, options)
-        except SourceError as e:
+        inputs.images = tuple(map(lasting_path, sources))
+        inputs.roots = _roots(inputs, options)
+        if gone := next((root for root in inputs.roots if not is_there(root)), ""):
             other = f", or name by {Option('root')} the folder that they start in" if kind in _BELONGS["root"] else ""
-            raise SourceError(f"{e}; inputs are there: mount or restore it, or correct the paths{other}") from None
+            raise SourceError(f"{gone} is gone; inputs are there: mount or restore it, or correct the paths{other}")
         _record(inputs, options)
         if inputs.archives:
             from packer.inputs.archives import name_members
@@ -113,17 +103,17 @@ def belongs(option: str, images: Sequence[str]) -> bool:
     return option not in _BELONGS or _kind([*images]) in _BELONGS[option]
 
 
-def _roots(inputs: Inputs, options: InputOptions) -> Roots:
-    """Look at what inputs and their masks are on."""
-    masks = [] if options.masks is None else [options.masks]
+def _roots(inputs: Inputs, options: InputOptions) -> tuple[str, ...]:
+    """Return what inputs and their masks are in."""
+    masks = [] if options.masks is None else [absolute_path(options.masks)]
     if inputs.url:
-        return Roots.of(masks)
+        return (*masks,)
     if inputs.archives:
-        return Roots.of([*(inputs.root / archive.path for archive in inputs.archives), *masks])
+        return (*(str(inputs.root / archive.path) for archive in inputs.archives), *masks)
     # a list may stand above the one folder that it names
-    folders = {path.rpartition("/")[0] for path in inputs.paths}
+    folders = folders_of(inputs)
     common = inputs.root if "" in folders else inputs.root / os.path.commonpath(folders)
-    return Roots.of([*dict.fromkeys((inputs.root, common)), *masks])
+    return (*dict.fromkeys(map(absolute_path, (inputs.root, common))), *masks)
 
 
 def _record(inputs: Inputs, options: InputOptions) -> None:
@@ -164,14 +154,9 @@ def _kind(sources: list[str]) -> str:
     if not sources:
         raise ScanError("images is an empty list, expected a folder, list, archive or URL of images, or several tars.")
     kinds = {source: _kind_of_one(source) for source in sources}
-    if len(sources) > 1 and set(kinds.values()) != {"tar"}:
-        other = next(source for source, kind in kinds.items() if kind != "tar")
-        if kinds[other] == "folder" and not is_there(Path(other)):
-            raise ScanError(
-                f"{other} does not exist. Expected one of several tars: {', '.join(sources)}; the last word is OUT."
-            )
+    if other := next((source for source, kind in kinds.items() if len(kinds) > 1 and kind != "tar"), ""):
         raise ScanError(
-            f"{other} is a {kinds[other]}. Several IMAGES can be packed into one store only where all are tars; these are"
+            f"{other} is no tar. Several IMAGES can be packed into one store only where all are tars; these are"
             f" {', '.join(sources)}. The last word is OUT."
         )
     return kinds[sources[0]]

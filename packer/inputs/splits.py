@@ -6,7 +6,6 @@ Also finds the stores of splits below a folder, for every command that takes a s
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -65,7 +64,7 @@ def stores_of(out: str | os.PathLike[str]) -> dict[str, Path]:
         raise OptionsError(f"{url} is a URL, expected the folder of a store. Copy it first: pack pull {url} FOLDER")
     root = Path(user_path(out))
     # beside the stores of splits, a working folder that is no stage was left when they were complete
-    if _is_store(root) and (is_stage(root) or _is_file(root / MANIFEST)):
+    if _is_store(root) and (is_stage(root) or not os.path.isdir(root / FOLDER) or os.path.isfile(root / MANIFEST)):
         return {"": root}
     return {store.name: store for store in stores_in(root)[1:] if _is_store(store)} or {"": root}
 
@@ -98,22 +97,7 @@ def _order(name: str) -> tuple[int, str, str]:
     return ROLES[name.lower()], name.lower(), name
 
 
-def _is_file(path: Path) -> bool:
-    try:
-        return stat.S_ISREG(path.stat().st_mode)
-    except PermissionError:  # whatever opens it says so
-        return True
-    except OSError:
-        return False
-
-
 def _is_store(folder: Path) -> bool:
-    for name, is_kind in ((MANIFEST, stat.S_ISREG), (FOLDER, stat.S_ISDIR)):
-        try:
-            if is_kind((folder / name).stat().st_mode):
-                return True
-        except PermissionError:  # whatever opens it says so
-            return True
-        except OSError:
-            continue
-    return False
+    # of a folder that may not be looked into, whatever opens it says so
+    is_closed = os.path.isdir(folder) and not os.access(folder, os.X_OK)
+    return is_closed or os.path.isfile(folder / MANIFEST) or os.path.isdir(folder / FOLDER)

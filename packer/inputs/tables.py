@@ -16,13 +16,13 @@ from typing import Any
 
 from packer.errors import ScanError
 from packer.inputs.labels import give_labels
-from packer.inputs.lists import check_path, located
+from packer.inputs.lists import check_path, listed
 from packer.inputs.names import Sieve, is_image
 from packer.inputs.paths import Paths
-from packer.inputs.samples import Column, Inputs
+from packer.inputs.samples import Inputs
 from packer.option_names import Option
 from packer.options import InputOptions
-from packer.sources.roots import NOWHERE
+from packer.sources.roots import check_system
 from packer.text import some
 from reader.format.values import Json
 
@@ -59,20 +59,19 @@ def read_table(path: Path, classes: tuple[str, ...] | None, options: InputOption
             names.append(check_path(record.pop(column), f"{unit} {line} of {path}"))
             cells.add(record)
     except OSError as e:
-        NOWHERE.check(str(path), e)
+        check_system(str(path), e)
         raise ScanError(f"{path} cannot be read: {e.strerror or e}.") from None
-    if not names:
-        raise ScanError(f"{path} names no image. Expected a column 'path' and a line for each image.")
-
-    def where(index: int) -> str:
-        """Name the line of an input."""
-        return f"{unit} {lines[index]} of {path}"
-
-    inputs = located(names, [path.absolute().parent], options, where)
-    inputs.lines, inputs.cells = Column("int64", values=lines), cells.further
+    inputs, taken = listed(names, lines, [path.absolute().parent], options, sieve, unit, str(path))
+    inputs.cells = Paths(map(cells.further.__getitem__, taken))
     inputs.labels["path_column"] = column
     if cells.targets:
-        give_labels(inputs, cells.targets, where, classes, options.label_separator)
+        targets = {name: [column[index] for index in taken] for name, column in cells.targets.items()}
+
+        def where(index: int) -> str:
+            """Name the line of an input."""
+            return f"{unit} {inputs.line(index)} of {path}"
+
+        give_labels(inputs, targets, where, classes, options.label_separator)
     elif cells.others:
         inputs.notes.append(
             f"{path} has none of the columns {', '.join(TARGET_COLUMNS)}: no labels; {Option('target_column')} names one of"

@@ -17,8 +17,7 @@ from packer.pixels.formats.opening import UPRIGHT, load_image, open_image
 from packer.pixels.geometry import Geometry
 from packer.sample_lines import read_paths, read_rejects
 from packer.sources.base import Readable
-from packer.sources.locate import locate
-from packer.sources.roots import NOWHERE
+from packer.sources.local import locate
 from reader.format.manifest import Manifest
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -70,4 +69,4 @@ class FolderRows:
     def _source(self, index: int) -> Readable:
         inputs = self._inputs
         member = inputs.members[index] if inputs.archives else None
-        return locate(inputs.base, inputs.paths[index], inputs.archives, member, inputs.roots or NOWHERE)
+        return locate(inputs.base, inputs.paths[index], inputs.archives, member, inputs.roots)

@@ -30,7 +30,6 @@ from packer.progress import notify, reports
 from packer.report import Progress
 from packer.sample_lines import encode_line, read_json_lines
 from packer.sources.local import LocalSource
-from packer.sources.roots import Roots
 from packer.store.failures import as_pack_error
 from packer.store.files import write_atomically
 from packer.store.out_folder import check_destination, resolved_out
@@ -125,7 +124,7 @@ def requantize(
     source, out = Path(images), resolved_out(dest, "DEST")
     asked = None if size is None else str(size)
     head: dict[str, Any] = {"quality": quality, "size": asked, "ffmpeg": versions()}
-    job = _Job(source, out, quality, _parsed(size), Roots.of([source]))
+    job = _Job(source, out, quality, _parsed(size), (str(source),))
     check_destination([str(source)], out, "DEST")
     paths = _listed(source)
     _check_names(paths)
@@ -231,7 +230,7 @@ class _Job:
     out: Path
     quality: int
     size: tuple[int | None, int] | None
-    roots: Roots
+    roots: tuple[str, ...]
 
     def is_as_recorded(self, line: dict[str, Any]) -> bool:
         """Whether an image's source and result are those that a line is of."""

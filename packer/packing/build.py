@@ -20,7 +20,7 @@ from packer.packing.tasks import Packing, block_tasks, pack_job
 from packer.pixels.geometry import Geometry
 from packer.progress import notify
 from packer.report import PackReport, Progress
-from packer.sources.local import MISSING
+from packer.sources.local import NO_FILE
 from packer.store import journal as journals
 from packer.store.blocks import Result
 from packer.store.destination import Making
@@ -292,7 +292,7 @@ class Build:
         results = journals.read_blocks(self._out)
         first = next((reject for result, _ in results for reject in result.rejects), None)
         example = f" For example {first.path}: {first.reason}." if first else ""
-        if first and first.reason in MISSING:
+        if first and first.reason == NO_FILE:
             example += f" If its paths start in another folder, name that by {Option('root')}."
         every = "its only input was" if len(self._inputs) == 1 else f"all {len(self._inputs)} inputs were"
         return f"nothing of {self._inputs.base} could be packed: {every} rejected.{example}"

@@ -31,7 +31,7 @@ from packer.pixels.pictures import to_mode
 from packer.pixels.row import Row
 from packer.report import PackReport
 from packer.sample_lines import Sample
-from packer.sources.roots import Roots
+from packer.sources.roots import check_system
 from packer.store.blocks import Task
 from packer.store.destination import Folder
 from packer.store.out_folder import resolved_out
@@ -186,7 +186,7 @@ class DatasetRows:
             try:
                 return job.dataset[int(path)]
             except OSError as e:
-                job.roots.check(str(e.filename or f"item {path} of the dataset"), e)
+                check_system(str(e.filename or f"item {path} of the dataset"), e, job.roots)
                 raise
 
         self._in_flight.mark(index)
@@ -206,13 +206,13 @@ class DatasetRows:
         attempt.row = Row(row_image.tobytes(), content, *image.size)
 
 
-def _roots(dataset: object) -> Roots:
-    """Look at the folder that a dataset of torchvision reads from, or one that it is a subset of."""
+def _roots(dataset: object) -> tuple[str, ...]:
+    """Return the folder that a dataset of torchvision reads from, or one that it is a subset of."""
     inner = dataset
     while not isinstance(getattr(inner, "root", None), str | os.PathLike) and hasattr(inner, "dataset"):
         inner = inner.dataset
     root = getattr(inner, "root", None)
-    return Roots.of([root] if isinstance(root, str | os.PathLike) and os.path.isdir(root) else [])
+    return (os.path.abspath(root),) if isinstance(root, str | os.PathLike) and os.path.isdir(root) else ()
 
 
 def _first(dataset: MapDataset) -> tuple[Image.Image, object]:

@@ -21,8 +21,7 @@ from packer.pixels.layout import RowLayout
 from packer.progress import notify
 from packer.report import Progress
 from packer.sources.base import Readable
-from packer.sources.locate import locate
-from packer.sources.roots import NOWHERE
+from packer.sources.local import locate
 from packer.text import counted
 from packer.workers.processes import begin_worker, signals_held, start_context, without_main
 from reader.system import available_cpus
@@ -148,8 +147,9 @@ def sources_of(inputs: Inputs, start: int, stop: int) -> list[Readable]:
     """Locate inputs [start, stop)."""
     root, paths = inputs.base, inputs.paths[start:stop]
     members = inputs.members.tolist(start, start + len(paths)) if inputs.archives else [None] * len(paths)
-    on = inputs.roots or NOWHERE
-    return [locate(root, path, inputs.archives, member, on) for path, member in zip(paths, members, strict=True)]
+    return [
+        locate(root, path, inputs.archives, member, inputs.roots) for path, member in zip(paths, members, strict=True)
+    ]
 
 
 def upright_sizes(

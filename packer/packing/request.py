@@ -19,9 +19,7 @@ from packer.options import LabelOptions, PackOptions
 from packer.progress import followed
 from packer.report import PackReport
 from packer.sources.base import NO_STATE, State
-from packer.sources.local import LocalSource
-from packer.sources.locate import locate
-from packer.sources.roots import NOWHERE
+from packer.sources.local import LocalSource, locate
 from packer.store.reports import store_report
 from packer.store.row_files import SOURCES, sources_digest
 from packer.store.state import check_finished
@@ -62,16 +60,15 @@ def states(inputs: Inputs, masks: str, indices: range) -> Iterator[tuple[str, St
     Raises:
         SourceError: what they are on cannot be read now.
     """
-    root, roots = inputs.base, inputs.roots or NOWHERE
     for index, path in enumerate(inputs.paths[indices.start : indices.stop], start=indices.start):
         source = mask = NO_STATE
         if inputs.url:
             source = (*inputs.states[index],)
         elif not inputs.identity and index not in inputs.refused:
             member = inputs.members[index] if inputs.archives else None
-            source = locate(root, path, inputs.archives, member, roots).state()
+            source = locate(inputs.base, path, inputs.archives, member, inputs.roots).state()
         if inputs.masks is not None and index not in inputs.refused:
-            mask = LocalSource(os.path.join(masks, inputs.masks[index]), roots=roots).state()
+            mask = LocalSource(os.path.join(masks, inputs.masks[index]), roots=inputs.roots).state()
         yield path, source, mask
 
 
@@ -122,9 +119,6 @@ def _inputs_digest(inputs: Inputs) -> str:
     for name, column in inputs.columns().items():
         known.update(f"{name}\0{column.dtype}{column.row_shape}\0".encode())
         known.update(column.values)
-    if inputs.boxes is not None:
-        known.update(inputs.boxes.encoded())
-        known.update(repr(sorted(inputs.refused.items())).encode("utf-8", "surrogatepass"))
     if inputs.masks is not None:
         known.update("\0".join(inputs.masks).encode("utf-8", "surrogatepass"))
     return known.hexdigest()

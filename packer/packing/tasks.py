@@ -11,7 +11,6 @@ from packer.inputs.samples import Inputs
 from packer.options import PackOptions, RowOptions
 from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
-from packer.sources.roots import NOWHERE
 from packer.store.blocks import Task
 from packer.store.row_files import MASKS
 from packer.workers.block_worker import PackJob
@@ -59,7 +58,7 @@ def pack_job(
         masks_root=absolute_path(options.masks or ""),
         masks_path=str(out / MASKS) if layout.has_mask_file else "",
         mask_classes=tuple(options.mask_values or ()),
-        roots=inputs.roots or NOWHERE,
+        roots=inputs.roots,
     )
 
 

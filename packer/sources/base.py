@@ -1,8 +1,8 @@
-"""What every source of bytes can do, and the largest file that is read."""
+"""What every source of bytes can do, where in an archive one is, and the largest file that is read."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from packer.errors import DecodeError
 from packer.options import MAX_PIXELS
@@ -12,6 +12,32 @@ MOST_FILE_BYTES = 4 * MAX_PIXELS
 # Size in bytes, mtime and ctime in ns; -1 each of what is not there.
 State = tuple[int, int, int]
 NO_STATE: State = (-1, -1, -1)
+# How a member of an archive is compressed: not, with nothing in front of its bytes; and a zip's numbers.
+RAW, STORED, DEFLATED = -1, 0, 8
+
+
+class Archive(NamedTuple):
+    """A tar or zip as it was when it was listed; path is relative to the inputs' root."""
+
+    path: str
+    size_bytes: int
+    mtime_ns: int
+    ctime_ns: int
+
+
+class Member(NamedTuple):
+    """Where in an archive an input's bytes are.
+
+    offset: of the bytes if method is RAW, else of the zip's local header in front of them. crc32: a zip's, of the size_bytes
+    that come out.
+    """
+
+    archive: int
+    offset: int
+    stored_bytes: int
+    size_bytes: int
+    method: int
+    crc32: int
 
 
 class Readable(Protocol):

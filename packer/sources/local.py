@@ -1,4 +1,4 @@
-"""The bytes of one input, wherever they are: a file, or a member of a tar or zip, read without unpacking.
+"""The bytes of one input: of a file, or of a member of a tar or zip, read without unpacking. Decides between these and objects.
 
 One open, one version, one close; what cannot be read, or changes again and again, is a DecodeError with its reason; where
 the disk or network is to blame, a SourceError.
@@ -7,21 +7,18 @@ the disk or network is to blame, a SourceError.
 from __future__ import annotations
 
 import errno
-import hashlib
 import io
 import os
 import stat
 import struct
-import time
 import zlib
 from dataclasses import dataclass
 
 from packer.errors import DecodeError, SourceError
-from packer.sources.base import NO_STATE, State, check_size
-from packer.sources.members import RAW, STORED, Archive, Member
-from packer.sources.roots import NOWHERE, Roots
+from packer.sources.base import NO_STATE, RAW, STORED, Archive, Member, Readable, State, check_size
+from packer.sources.roots import check_system
 from packer.system import BINARY, NO_DESCRIPTOR
-from reader.tuning import tuning
+from reader.format.urls import is_url
 
 _READ_BYTES = 1 << 20
 _PACKED_BYTES = 64 << 10
@@ -30,23 +27,39 @@ _READ_TRIES = 5
 # PKWARE APPNOTE 6.3.10, 4.3.7: 26 bytes that the central directory repeats, then the lengths of name and extra field
 _ZIP_HEADER = struct.Struct("<4s22xHH")
 
+NO_FILE, _IRREGULAR = "there is no such file", "it is no regular file"
 
-# Why a file was rejected that may come back.
-_NO_FILE, _NO_TARGET = "there is no such file", "it is a symbolic link to a file that does not exist"
-MISSING = (_NO_FILE, _NO_TARGET)
+
+def locate(
+    root: str,
+    path: str,
+    archives: tuple[Archive, ...] = (),
+    member: list[int] | None = None,
+    roots: tuple[str, ...] = (),
+) -> Readable:
+    """Locate an input of a pack: by its path below root, which may be a URL, or by its numbers in `Inputs.members`."""
+    if is_url(root):
+        from packer.sources.remote import RemoteSource
+
+        return RemoteSource(root, path)
+    if member is None:
+        return LocalSource(os.path.join(root, path), roots=roots)
+    where = Member(*member)
+    archive = archives[where.archive]
+    return LocalSource(os.path.join(root, archive.path), where, archive, roots)
 
 
 @dataclass(frozen=True)
 class LocalSource:
     """Where the bytes of an input are: all of a file, or a member of an archive that must still be the listed one.
 
-    roots: what it was on when it was listed, by which a file that is missing is distinguished from a disk that is.
+    roots: what it is on, by which a file that is missing is distinguished from a disk that is.
     """
 
     path: str
     member: Member | None = None
     archive: Archive | None = None
-    roots: Roots = NOWHERE
+    roots: tuple[str, ...] = ()
 
     def state(self) -> State:
         """Return size, mtime and ctime of the file; -1 each where there is none.
@@ -57,9 +70,9 @@ class LocalSource:
         try:
             status = os.stat(self.path)
         except OSError as e:
-            self.roots.check(self.path, e)
+            check_system(self.path, e, self.roots)
             return NO_STATE
-        return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        return _state(status)
 
     def read(self, *, most_bytes: int | None = None) -> tuple[bytes, State]:
         """Return the input's bytes, or the first most_bytes of them, in one version, and the state of the file.
@@ -67,7 +80,7 @@ class LocalSource:
         What has more bytes than an image may have is refused, unread.
 
         Renaming and deleting leave an open file as it is. One that is rewritten, cut or appended to while it is read is read
-        again, until its times stand still or two reads agree.
+        again, until its times stand still.
 
         Raises:
             DecodeError: they cannot be read, are in no regular file, are none, or change again and again.
@@ -75,64 +88,48 @@ class LocalSource:
                 listed.
             OSError: no file can be opened now.
         """
+        # NONBLOCK: opening a FIFO without a writer would wait forever
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | BINARY
         try:
-            descriptor = self._open()
+            descriptor = os.open(self.path, flags)
         except OSError as e:
             if e.errno in NO_DESCRIPTOR:
                 raise
-            raise DecodeError(_unreadable(self.path, e)) from e
+            check_system(self.path, e, self.roots)
+            raise DecodeError(_unreadable(e)) from e
         try:
-            before = b""
             for _ in range(_READ_TRIES):
-                data, state, is_stable = self._read_once(descriptor, most_bytes)
-                if is_stable or (digest := hashlib.sha256(data).digest()) == before:
-                    return data, state
-                before, data = digest, b""  # two reads of a large file must not be in memory at once
+                status = os.fstat(descriptor)
+                data = self._read_once(descriptor, status, most_bytes)
+                if _state(os.fstat(descriptor)) == _state(status):
+                    return data, _state(status)
+                data = b""  # two reads of a large file must not be in memory at once
         except OSError as e:
-            self.roots.check(self.path, e)
-            raise DecodeError(_unreadable(self.path, e)) from e
+            check_system(self.path, e, self.roots)
+            raise DecodeError(_unreadable(e)) from e
         finally:
             os.close(descriptor)
         raise DecodeError("it was changed each time it was read; pack it when its writer is done")
 
-    def _open(self) -> int:
-        """Open the file; raises SourceError where what it is on is to blame for that it cannot be."""
-        # NONBLOCK: opening a FIFO without a writer would wait forever
-        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | BINARY
-        try:
-            return os.open(self.path, flags)
-        except OSError as e:
-            if e.errno in NO_DESCRIPTOR:
-                raise
-            self.roots.check(self.path, e)
-        try:  # a disk that was away for a moment is found to be there: only now is the file missing for certain
-            return os.open(self.path, flags)
-        except OSError as e:
-            self.roots.check(self.path, e)
-            raise
-
-    def _read_once(self, descriptor: int, most_bytes: int | None) -> tuple[bytes, State, bool]:
-        """Read from an open file; returns the bytes, its state, and whether they are surely one version."""
-        started = time.time_ns()
-        status = os.fstat(descriptor)
+    def _read_once(self, descriptor: int, status: os.stat_result, most_bytes: int | None) -> bytes:
+        """Read the bytes from an open file."""
         if not stat.S_ISREG(status.st_mode):
-            raise DecodeError(f"it is {_kind(status.st_mode)}, not an image")
-        # ctime too: no program can set it back
-        state = status.st_size, status.st_mtime_ns, status.st_ctime_ns
-        if self.archive is not None and state != self.archive[1:]:
+            raise DecodeError(_IRREGULAR)
+        if self.archive is not None and _state(status) != self.archive[1:]:
             raise SourceError(f"{self.path} was changed since it was listed")
         size_bytes = status.st_size if self.member is None else self.member.size_bytes
         check_size(size_bytes)
         wanted = size_bytes if most_bytes is None else min(size_bytes, most_bytes)
-        if self.member is None:
-            os.lseek(descriptor, 0, os.SEEK_SET)
-            data = _read_exactly(descriptor, wanted)
-        else:
+        if self.member is not None:
             check_size(max(size_bytes, self.member.stored_bytes))
-            data = _read_member(descriptor, self.member, wanted)
-        now = os.fstat(descriptor)
-        is_same = (now.st_size, now.st_mtime_ns, now.st_ctime_ns) == state
-        return data, state, is_same and started - max(state[1:]) > tuning().file_clock_ns
+            return _read_member(descriptor, self.member, wanted)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        return _read_exactly(descriptor, wanted)
+
+
+def _state(status: os.stat_result) -> State:
+    """Return size, mtime and ctime: no program can set ctime back."""
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _read_member(descriptor: int, member: Member, wanted: int) -> bytes:
@@ -188,26 +185,8 @@ def _read_exactly(descriptor: int, wanted: int) -> bytes:
     return b"".join(parts)
 
 
-def _kind(mode: int) -> str:
-    for test, name in (
-        (stat.S_ISDIR, "a directory"),
-        (stat.S_ISFIFO, "a FIFO"),
-        (stat.S_ISSOCK, "a socket"),
-        (stat.S_ISCHR, "a device"),
-        (stat.S_ISBLK, "a device"),
-    ):
-        if test(mode):
-            return name
-    return "a special file"
-
-
-def _unreadable(path: str, error: OSError) -> str:
-    if error.errno == errno.ENXIO:
-        return "it is a socket or a FIFO, not an image"
-    if error.errno == errno.ELOOP:
-        return "it is a symbolic link that leads back to itself"
-    if error.errno == errno.ENOENT and os.path.islink(path):
-        return _NO_TARGET
+def _unreadable(error: OSError) -> str:
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        return _NO_FILE
-    return f"it cannot be read: {error.strerror}"
+        return NO_FILE
+    # opening a socket, or a FIFO without a writer, has this number
+    return _IRREGULAR if error.errno == errno.ENXIO else f"it cannot be read: {error.strerror}"

@@ -6,9 +6,8 @@ nothing.
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -40,7 +39,7 @@ class RemoteSource:
             DecodeError: there is no such object, or it may not be read, though its folder may.
             SourceError: storage cannot be reached, or refuses the credentials.
         """
-        data = self._expected() or self.fetch(most_bytes)
+        data = self.fetch(most_bytes) if self.fetched is None else self.fetched.result()
         check_size(len(data))
         return data, (len(data), 0, 0)
 
@@ -53,21 +52,13 @@ class RemoteSource:
             try:
                 data: bytes = files.cat_file(f"{root}/{self.path}", **bounds)
                 return data
-            except FileNotFoundError:
+            except (FileNotFoundError, PermissionError) as e:
                 self._check_root()
-                raise DecodeError("there is no such file") from None
-            except PermissionError as e:
-                self._check_root()
-                raise DecodeError(f"it cannot be read: {reason(e)}") from e
+                is_gone = isinstance(e, FileNotFoundError)
+                raise DecodeError("there is no such file" if is_gone else f"it cannot be read: {reason(e)}") from e
             except Exception as e:  # each file system has errors of its own
                 error = e
         raise SourceError(f"{redacted(self.root)}/{self.path} cannot be read: {reason(error or OSError())}") from error
-
-    def _expected(self) -> bytes:
-        """Return what was asked for before; nothing where it was not, or storage could not be reached then."""
-        with contextlib.suppress(SourceError):
-            return b"" if self.fetched is None else self.fetched.result()
-        return b""
 
     def _check_root(self) -> None:
         """Raise SourceError where not one object is missing or refused, but all of them."""
@@ -82,31 +73,26 @@ class RemoteSource:
 
 
 class ObjectPrefetch:
-    """Asks for the objects of coming blocks, a few at a time, while this worker decodes. Safe from two threads."""
+    """Asks for the objects of a block, a few at a time, while this worker decodes those before."""
 
     def __init__(self, root: str) -> None:
-        sizes = tuning()
-        self._root, self._ahead = root, sizes.source_objects_ahead
-        self._pool = ThreadPoolExecutor(sizes.source_requests, thread_name_prefix="pixpack-fetch")
-        self._coming: dict[int, str] = {}
+        self._root = root
+        self._pool = ThreadPoolExecutor(tuning().source_requests, thread_name_prefix="pixpack-fetch")
+        self._coming: Iterator[tuple[int, str]] = iter(())
         self._fetched: dict[int, Future[bytes]] = {}
-        self._lock = threading.Lock()
 
     def expect(self, inputs: Iterable[tuple[int, str]]) -> None:
-        """Learn which inputs, by number and path, will be asked for, in order."""
-        with self._lock:
-            self._coming.update(inputs)
-            self._fill()
+        """Learn which inputs of the next block, by number and path, will be asked for, in order."""
+        self._coming, self._fetched = iter(inputs), {}
+        self._fill()
 
     def source(self, index: int, path: str) -> RemoteSource:
         """Return an input's source; its bytes are there or on their way where it was expected."""
-        with self._lock:
-            self._coming.pop(index, None)
-            fetched = self._fetched.pop(index, None)
-            self._fill()
+        fetched = self._fetched.pop(index, None)
+        self._fill()
         return RemoteSource(self._root, path, fetched)
 
     def _fill(self) -> None:
-        while self._coming and len(self._fetched) < self._ahead:
-            index = next(iter(self._coming))
-            self._fetched[index] = self._pool.submit(RemoteSource(self._root, self._coming.pop(index)).fetch)
+        room = tuning().source_objects_ahead - len(self._fetched)
+        for index, path in itertools.islice(self._coming, room):
+            self._fetched[index] = self._pool.submit(RemoteSource(self._root, path).fetch)

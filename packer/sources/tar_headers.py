@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from packer.errors import ScanError
-from packer.sources.roots import NOWHERE
+from packer.sources.roots import check_system
 
 _READ_BYTES = 256 << 10
 _MOST_LABEL_BYTES = 16 << 20
@@ -48,7 +48,7 @@ def read_members(
             _check_end(file, tar.offset)
     except (OSError, tarfile.TarError, EOFError) as e:
         if isinstance(e, OSError):
-            NOWHERE.check(str(path), e)
+            check_system(str(path), e)
         raise ScanError(f"{path} is cut short or damaged at {name}: {e}. Copy it again.") from None
     # what tarfile lets through of records, sizes and rows of headers that no program writes
     except (ValueError, OverflowError, MemoryError, RecursionError):

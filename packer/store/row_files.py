@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from packer.checksums import crc32_combine
-from packer.inputs.class_lists import gap_notes
-from packer.inputs.sample_notes import SampleNotes
 from packer.inputs.samples import Column, Inputs
 from packer.pixels.layout import RowLayout
 from packer.sample_lines import Reject, Sample
@@ -51,18 +49,17 @@ class RowFiles:
         self.height, self.width = layout.size or (0, 0)
         # of a dataset that does not name its classes
         self.class_count = 0
-        self._numbers: set[int] = set()
         # as `sources_digest`
         self.sources = 0
         self.sums = [0] * layout.channel_count
         self.square_sums = [0] * layout.channel_count
         self.blocks: list[Block] = []
-        self.noted = SampleNotes()
+        # of all rows from lossy compression
+        self.squared_error = 0
         # of each block with rows, but the same ones once
         self._mask_values: set[tuple[int, ...]] = set()
         self._columns = {TARGETS: inputs.targets}
         self._columns |= {f"{EXTRAS}/{name}.memmap": column for name, column in inputs.extras.items()}
-        self._boxes = inputs.boxes and inputs.boxes.in_rows(layout.geometry)
         names = [SAMPLES, REJECTED, *self._columns]
         names += [f"{TENSORS}/{name}.memmap" for name in layout.tensor_bytes]
         names += [f"{EXTRAS}/{name}.memmap" for name in (inputs.boxes.specs() if inputs.boxes else ())]
@@ -78,7 +75,10 @@ class RowFiles:
             self.crc32 = crc32_combine(self.crc32, result.crc32, size_bytes)
             self._mask_values.add(tuple(result.mask_values))
         lines = "".join(result.samples)
-        self.noted.add(lines)
+        # in a name the quotes would be escaped
+        if '"squared_error":' in lines:
+            done = (Sample.decode(line).decoding for line in result.samples)
+            self.squared_error += sum(one.get("squared_error", 0) for one in done)
         files[SAMPLES].write(lines.encode("ascii"))
         files[REJECTED].write("".join(map(self._reject_line, result.rejects)).encode("ascii"))
         rows = self._accepted(result)
@@ -89,8 +89,8 @@ class RowFiles:
             is_read = name == TARGETS and self._all.identity
             chosen = self._read_targets(result, column) if is_read else column.chosen(rows)
             files[name].write(chosen.encoded())
-        if self._boxes:
-            for name, data in self._boxes.encoded(rows, result.samples).items():
+        if self._all.boxes:
+            for name, data in self._all.boxes.in_rows(rows, result.samples, self._layout.geometry).items():
                 files[f"{EXTRAS}/{name}.memmap"].write(data)
         if CONTENT in files:
             files[CONTENT].write(Column.of("int32", result.content, 4).encoded())
@@ -137,16 +137,10 @@ class RowFiles:
         """Return the targets of a dataset's items, which stand in the lines of samples.jsonl alone."""
         targets = [Sample.decode(line).target for line in result.samples]
         if column.count is None:
-            self._numbers.update(targets)
-            self.class_count = max(self._numbers, default=-1) + 1
+            self.class_count = max([self.class_count - 1, *targets]) + 1
         else:
             self.class_count = column.count
         return Column.of(column.dtype, targets, column.count)
-
-    def notes(self) -> list[str]:
-        """Say what became of boxes, what many sources have in common, and which classes of a dataset have no image."""
-        gaps = [] if self._all.classes else gap_notes(self._numbers, "the dataset")
-        return [*gaps, *(self._boxes.notes() if self._boxes else [])]
 
     def numbered_classes(self) -> tuple[str, ...]:
         """Name the classes of a dataset that does not."""

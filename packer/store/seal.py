@@ -15,8 +15,8 @@ from typing import Any
 
 from packer.checksums import sha256_file
 from packer.errors import JournalError, PackError
-from packer.inputs.sample_notes import mask_notes
 from packer.inputs.samples import Inputs
+from packer.option_names import Option
 from packer.pixels.layout import RowLayout
 from packer.progress import CountedBytes, notify
 from packer.report import Progress
@@ -47,8 +47,8 @@ def seal(
 ) -> Manifest | None:
     """Turn committed blocks, those of the log's journal or the given ones, into a finished store; None where they hold no row.
 
-    The manifest is written after everything it names is synced; no journal is touched. What became of boxes is added to the
-    notes of the inputs.
+    The manifest is written after everything it names is synced; no journal is touched. What the user should know of masks is
+    added to the notes of the inputs.
     """
     log.check()
     out = log.store
@@ -78,9 +78,11 @@ def seal(
         set_size(out / MASKS, size_bytes, size_bytes)
         files[MASKS] = FileEntry(size_bytes, sha256_file(out / MASKS, CountedBytes(size_bytes)))
     manifest = commit_manifest(log, _fields(written, header, layout, inputs), files, written.blocks)
-    of_split = f"{header.split}: " if header.split else ""
-    notes = [*written.notes(), *mask_notes(manifest)]
-    inputs.notes += [f"{of_split}{note}" for note in notes]
+    if {*manifest.mask_values} in ({255}, {0, 255}) and "mask_values" not in manifest.options:
+        inputs.notes.append(
+            f"{header.split and f'{header.split}: '}the masks have no class but 0, as losses ignore 255. If 255 is a class, pack"
+            f" with {Option('mask_values', '0,255')}, which makes it class 1."
+        )
     return manifest
 
 
@@ -158,7 +160,7 @@ def _fields(written: RowFiles, header: journals.Header, layout: RowLayout, input
         "mask_values": written.mask_values,
         "has_own_sizes": layout.geometry.has_own_sizes,
         "has_own_masks": layout.has_masks and not layout.has_mask_file,
-        "jpeg": jpeg_rows(layout.quality, written.unpacked_bytes, written.noted.squared_error),
+        "jpeg": jpeg_rows(layout.quality, written.unpacked_bytes, written.squared_error),
     }
 
 

@@ -22,11 +22,8 @@ from packer.pixels.requantize import row_decoder
 from packer.pixels.row import Row
 from packer.pixels.statistics import ChannelSums
 from packer.sample_lines import Sample, line_start
-from packer.sources.base import NO_STATE, Readable, State
-from packer.sources.local import LocalSource
-from packer.sources.locate import locate
-from packer.sources.members import Archive
-from packer.sources.roots import NOWHERE, Roots
+from packer.sources.base import NO_STATE, Archive, Readable, State
+from packer.sources.local import LocalSource, locate
 from packer.store.blocks import RejectedInput, Result, Task
 from packer.store.files import write_at
 from packer.store.lock import check_same_lock
@@ -57,8 +54,8 @@ class PackJob:
     mask_classes: tuple[int, ...] = ()
     # the store that an update replaces, and its manifest's digest
     reused_store: tuple[str, str] = ("", "")
-    # what the inputs and masks are on
-    roots: Roots = NOWHERE
+    # the folders and archives that the inputs and masks are in
+    roots: tuple[str, ...] = ()
     # of the folder that rows are written to: its file, and what that must say; "": nothing holds it
     lock: tuple[str, bytes] = ("", b"")
 

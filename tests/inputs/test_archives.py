@@ -243,7 +243,7 @@ def test_a_header_of_zeros_is_not_the_end(tmp_path: Path) -> None:
 def test_several_images_must_be_tars(images: Path, tmp_path: Path) -> None:
     tar = make_tar(tmp_path / "t.tar", samples(0, 1))
     with pytest.raises(
-        ScanError, match=r"images is a folder. Several IMAGES can be packed into one store only where all are tars"
+        ScanError, match=r"images is no tar. Several IMAGES can be packed into one store only where all are tars"
     ):
         listed(tar, images)
     with tarfile.open(tmp_path / "t.tar.gz", "w:gz") as packed:

@@ -225,8 +225,8 @@ def test_every_input_is_a_row_or_a_reject(images: Path, tmp_path: Path) -> None:
     assert rejects["class0/cut.jpg"] == "it is cut short (Premature end of JPEG file)"
     assert rejects["class1/text.png"] == "Pillow cannot identify it as an image"
     assert rejects["class1/empty.jpg"] == "the file is empty"
-    assert rejects["class2/dangling.jpg"] == "it is a symbolic link to a file that does not exist"
-    assert rejects["class2/fifo.jpg"] == "it is a FIFO, not an image"
+    assert rejects["class2/dangling.jpg"] == "there is no such file"
+    assert rejects["class2/fifo.jpg"] == "it is no regular file"
     assert sum(report.reasons.values()) == 5
     assert not report.too_many_rejects
     # the rows are those of a folder without the broken files
@@ -711,7 +711,7 @@ def test_a_link_to_itself_costs_that_link_alone(images: Path, tmp_path: Path) ->
     (images / "class0/self.jpg").symlink_to("self.jpg")
     report = pack(images, tmp_path / "out", size=32, max_rejects=1)
     assert report.rows == 24
-    assert report.reasons == {"it is a symbolic link that leads back to itself": 1}
+    assert report.reasons == {"it cannot be read: Too many levels of symbolic links": 1}
 
 
 @pytest.mark.usefixtures("small_blocks")

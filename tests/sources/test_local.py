@@ -14,9 +14,8 @@ from packer import pack
 from packer.errors import DecodeError
 from packer.inputs.scan import scan
 from packer.packing.image_sizes import upright_sizes
-from packer.sources.base import MOST_FILE_BYTES
+from packer.sources.base import MOST_FILE_BYTES, Member
 from packer.sources.local import LocalSource
-from packer.sources.members import Member
 
 MEGABYTE = 1_000_000
 
@@ -27,8 +26,8 @@ from packer.errors import DecodeError
 from packer.pixels.decode import Decoder
 from packer.pixels.geometry import Geometry
 from packer.inputs.scan import scan
+from packer.sources.base import Member
 from packer.sources.local import LocalSource
-from packer.sources.members import Member
 path = sys.argv[1]
 member = Member(*scan(path)[""].members[0]) if path.endswith(".zip") else None
 source = LocalSource(path, member)

@@ -16,7 +16,7 @@ from packer.options import RowOptions
 from packer.pixels.geometry import Geometry
 from packer.pixels.requantize import row_decoder
 from packer.sample_lines import read_samples
-from packer.sources.locate import locate
+from packer.sources.local import locate
 from packer.store.sealed.ragged_rows import stored_rows
 from reader.format.manifest import PIXELS, read_manifest
 
