@@ -38,7 +38,7 @@ def formed(tree: Path) -> Formed:
     @functools.cache
     def packed(way: str, quality: int) -> Path:
         out = tree.parent / f"{way}-{quality}"
-        pack(tree, out, workers=1, compress=quality, **WAYS[way])
+        pack(tree, out, workers=1, compress=quality or None, **WAYS[way])
         return out
 
     return packed
