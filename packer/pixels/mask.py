@@ -64,7 +64,10 @@ def mask_row(data: bytes, row: Row, geometry: Geometry, *, classes: Sequence[int
 
 
 def _in_row(mask: Image.Image, geometry: Geometry) -> MaskRow:
-    row_mask, _ = dataclasses.replace(geometry, resample="nearest").to_row(mask, geometry.resized(*mask.size))
+    filled, (y0, x0, y1, x1) = dataclasses.replace(geometry, resample="nearest").to_row(mask, geometry.resized(*mask.size))
+    # beyond the picture there is no class
+    row_mask = Image.new("L", filled.size, IGNORED)
+    row_mask.paste(filled.crop((x0, y0, x1, y1)), (x0, y0))
     return MaskRow(row_mask.tobytes(), [value for value, count in enumerate(row_mask.histogram()) if count])
 
 

@@ -64,10 +64,10 @@ def test_a_mask_takes_the_nearest_pixel_where_its_image_is(fit: str, tmp_path: P
         Image.fromarray(np.ascontiguousarray(stored)).save(tmp_path / "masks" / f"{orientation}.png")
     pack(tmp_path / "images", tmp_path / "out", size=row, fit=fit, masks=tmp_path / "masks", workers=1)
     across, down, left, top = placed(size, fit, row)
-    # the source pixel under the centre of each pixel of the row; outside of the picture there is 0
+    # the source pixel under the centre of each pixel of the row; outside of the picture there is 255, which losses ignore
     x, y = ((np.arange(row) - left + 0.5) / across), ((np.arange(row) - top + 0.5) / down)
     expected = upright[np.ix_(y.astype(int).clip(0, 49), x.astype(int).clip(0, 89))]
-    expected = expected * ((y >= 0) & (y < 50))[:, None] * ((x >= 0) & (x < 90))
+    expected[~(((y >= 0) & (y < 50))[:, None] & ((x >= 0) & (x < 90)))] = 255
     for mask in masks_of(tmp_path / "out"):
         assert np.array_equal(mask, expected)
 
