@@ -140,9 +140,7 @@ class RowOptions(ShapeOptions):
 class LabelOptions(_Options):
     """How IMAGES are read as a list, and where their labels are; an update takes these too."""
 
-    classes: str | None = option(
-        None, values.path, "The class list: a store, or a file of names.", "STORE|FILE"
-    )
+    classes: str | None = option(None, values.path, "The class list: a store, or a file of names.", "STORE|FILE")
     root: str | os.PathLike[str] | None = option(
         None, values.path, "Folder that relative paths of a list start from.", "DIR"
     )
@@ -200,8 +198,6 @@ class OutputOptions(_Options):
         records="always",
     )
     overwrite: bool = option(False, values.flag, "Replace a store that is not what is asked for.", of_run=True)
-    # whether the same call continues what it began before, or confirms that it is finished
-    continues: ClassVar[bool] = True
     # of each store that is there make a new one, with the rows of what has not changed
     update: ClassVar[bool] = False
 

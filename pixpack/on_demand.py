@@ -91,8 +91,8 @@ def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedO
         report = _packed_by_one(images, out, packs, options.split)
     if report.too_many_rejects:
         many = f"{report.rejected:,} of {report.inputs:,} images were rejected, more than max_rejects={options.max_rejects!r}"
-        stage = None if report.is_in_place else stage_of(Path(report.out))
-        if stage is not None:
+        if not report.is_in_place:
+            stage = stage_of(Path(report.out))
             raise PackError(
                 f"{many} allows: see rejected.jsonl in {stage}. {report.out} is as it was. Allow more; or repair them, and"
                 f" remove {stage}: the next call packs again."

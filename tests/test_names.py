@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-import json
+import fcntl
 import os
 import sys
 from pathlib import Path
@@ -13,7 +13,6 @@ import pytest
 
 from packer.errors import LockedError, PackError
 from packer.store import journal as journals
-from packer.store import lock
 from packer.store.lock import LOCK, Lock
 from reader import system
 from reader.format.check import check_file
@@ -94,7 +93,7 @@ def test_who_holds_out_is_brought_to_the_server_at_once(tmp_path: Path, monkeypa
     synced: list[bytes] = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.pread(descriptor, 4096, 0)))
     Lock(tmp_path).close()
-    assert json.loads(synced[-1])["pid"] == os.getpid()
+    assert synced[-1].startswith(f"process {os.getpid()} on ".encode())
 
 
 def test_a_lock_whose_name_is_only_remembered_holds_nothing(
@@ -102,19 +101,19 @@ def test_a_lock_whose_name_is_only_remembered_holds_nothing(
 ) -> None:
     """Its holder on another host has removed it: the name is still remembered here, until its folder is opened."""
     (tmp_path / ".packing").mkdir()
-    stat, take_lock, held = os.stat, lock.take_lock, []
+    stat, flock, held = os.stat, fcntl.flock, []
 
-    def removed_before(descriptor: int, is_shared: bool) -> None:
+    def removed_before(descriptor: int, kind: int) -> None:
         (tmp_path / LOCK).unlink()
         opened.clear()
         held.append(descriptor)
-        take_lock(descriptor, is_shared)
+        flock(descriptor, kind)
 
     def remembering(path: Any, **options: Any) -> os.stat_result:
         is_old = held and path == tmp_path / LOCK and str(tmp_path / journals.FOLDER) not in opened
         return os.fstat(held[0]) if is_old else stat(path, **options)
 
-    monkeypatch.setattr(lock, "take_lock", removed_before)
+    monkeypatch.setattr(fcntl, "flock", removed_before)
     monkeypatch.setattr(os, "stat", remembering)
     with pytest.raises(FileNotFoundError, match="the lock was removed meanwhile"):
         Lock(tmp_path)
@@ -126,10 +125,10 @@ def test_a_file_system_without_locks_is_not_taken_for_another_pack(
 ) -> None:
     (tmp_path / ".packing").mkdir()
 
-    def refuse(descriptor: int, is_shared: bool) -> None:
+    def refuse(descriptor: int, kind: int) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(lock, "take_lock", refuse)
+    monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(
         PackError, match=rf"lock cannot be locked: .* \({errno.errorcode[number]}\)\. It needs"
     ) as caught:

@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ import numpy.typing as npt
 from packer.errors import EngineError, OptionsError, PackError
 from packer.inputs.samples import Column, Inputs
 from packer.operations.row_checks import wrong_rows
-from packer.options import OutputOptions, RowOptions
+from packer.options import RowOptions
 from packer.pixels.geometry import Geometry
 from packer.pixels.row import Row
 from packer.progress import notify
@@ -36,7 +36,7 @@ from packer.store.disk_space import allocate, check_room, guard_standard_streams
 from packer.store.failures import as_pack_error
 from packer.store.files import sync_names
 from packer.store.lock import checked
-from packer.store.out_folder import check_destination, check_takes_splits, resolved_out
+from packer.store.out_folder import check_destination, resolved_out
 from packer.store.reports import store_report, summed_report
 from packer.store.seal import seal
 from packer.store.sealed.checked_rows import Ints, damage, line_spans
@@ -98,13 +98,6 @@ class CopyPlan:
     # whether this one lists what the stores rejected too
     has_rejects: bool = False
     notes: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _CopyOptions(OutputOptions):
-    """A copy is made at once: an OUT that is there, finished or not, is another command's."""
-
-    continues: ClassVar[bool] = False
 
 
 def open_for_copy(store: str | os.PathLike[str]) -> tuple[Path, Manifest]:
@@ -170,18 +163,16 @@ def copy_plans(plans: Mapping[str, CopyPlan], out: Path, *, overwrite: bool) -> 
         OptionsError: OUT is inside one of the stores.
         PackError: OUT is in the way, a store is damaged or was replaced meanwhile; DiskFullError, LockedError.
     """
-    if "" not in plans:
-        check_takes_splits(out, f"the splits {', '.join(plans)} cannot be put into it")
     guard_standard_streams()
-    options, to = _CopyOptions(overwrite=overwrite), Folder(out)
+    to = Folder(out, "copy", overwrite=overwrite)
     check_destination([], out)
-    to.check(options, [*plans])
+    to.check(plans)
     for split, plan in plans.items():
         for selection in plan.selections:
             _check_apart(selection.path, out / split, to.stage)
     reports: dict[str, PackReport] = {}
     try:
-        with to.begin(options, [*plans]):
+        with to.begin(plans):
             try:
                 for split, plan in plans.items():
                     reports[split] = _copied(plan, to.store(split))
@@ -191,8 +182,6 @@ def copy_plans(plans: Mapping[str, CopyPlan], out: Path, *, overwrite: bool) -> 
             to.publish()
     except OSError as e:
         raise as_pack_error(e, to.stage, {}, _AGAIN) from None
-    first = next(iter(reports))
-    reports[first] = dataclasses.replace(reports[first], notes=[*reports[first].notes, *to.notes])
     return reports[""] if "" in reports else summed_report(out, reports)
 
 

@@ -20,13 +20,12 @@ from packer.checksums import sha256_file
 from packer.errors import OptionsError, PackError
 from packer.inputs.splits import is_split, stores_of
 from packer.option_names import OVERWRITE
-from packer.options import OutputOptions
 from packer.sources.object_storage import open_url, reason
 from packer.store.destination import Folder
 from packer.store.disk_space import check_room
 from packer.store.failures import as_pack_error
 from packer.store.files import sync_folder, write_at, write_atomically
-from packer.store.journal import Header
+from packer.store.journal import Header, header_of
 from packer.store.lock import checked
 from packer.store.out_folder import check_destination, resolved_out
 from packer.store.state import PULL, check_finished, unfinished_message
@@ -138,21 +137,21 @@ def pull(url: str, out: str | os.PathLike[str], *, progress: OnBytes | None = No
     copy.report.store_bytes = sum(_size(manifest) for manifest, _ in parsed.values())
     root = resolved_out(out)
     check_destination([], root)
-    to = Folder(root)
+    to = Folder(root, PULL)
     to.recover()
-    if to.state.finished and not to.state.is_in_progress:
+    if to.finished:
         if any(not _holds(root / split / MANIFEST, content) for split, content in contents.items()):
             raise OptionsError(f"{root} holds another store than {copy.report.url}. Choose another OUT, or remove it.")
         copy.count(copy.report.store_bytes, is_copied=False)
         return copy.report
     digests = {split: manifest.digest for split, (manifest, _) in parsed.items()}
     header = Header(images=(copy.report.url,), options=digests, command=PULL)
-    if to.state.is_in_progress and to.state.header != header:
+    if to.unfinished and header_of(to.stage) != header:
         raise OptionsError(f"Choose another OUT: {unfinished_message(to.stage)}")
-    to.check(OutputOptions(), [*contents])
+    to.check(contents)
     sizes = {f"{split}/{name}": e.size_bytes for split, (m, _) in parsed.items() for name, e in m.files.items()}
     try:
-        with to.held(), checked(to.check_same):
+        with to.begin(contents), checked(to.check_same):
             check_room(to.stage, sizes, _AGAIN)
             log = to.store("").log()
             log.begin(header)

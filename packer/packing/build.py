@@ -31,7 +31,6 @@ from packer.store.parts import Part
 from packer.store.reports import CHANGES_NAMED, part_report, store_report
 from packer.store.row_files import MASKS
 from packer.store.seal import expected_sizes, seal
-from packer.store.state import unfinished_message
 from packer.workers.engine import LocalEngine
 from packer.workers.processes import start_context
 from reader.format.manifest import PIXELS, read_manifest
@@ -121,7 +120,7 @@ class Build:
         unfinished = None if starts_over else journals.header_of(self._out)
         header = self._header(unfinished)
         is_other = unfinished and (header_difference(unfinished, header) or unfinished.span != header.span)
-        if is_other and unfinished and (self._options.overwrite or (self._options.update and unfinished.update)):
+        if is_other and (self._options.overwrite or self._options.update):
             unfinished, header = None, self._header(None)  # it is replaced, as a store would be
         if (part := self._making.part) is not None:
             check_siblings(self._making.whole, part, header)
@@ -131,7 +130,7 @@ class Build:
             self._begin(header)
         resumed_from = self._committed.inputs_stop - self._span.start
         try:
-            if self._options.update or journals.read_header(self._out).update:
+            if self._options.update:
                 self._reuse(header)
             self._take_room()
             self._run_blocks(header.block_inputs)
@@ -173,22 +172,20 @@ class Build:
     def _resume(self, header: journals.Header) -> None:
         """Resume behind the last block that is committed and whose sources are unchanged."""
         out = self._out
-        found = journals.read_header(out)
-        if what := header_difference(found, header):
-            raise self._unlike(what, found)
+        if what := header_difference(journals.read_header(out), header):
+            raise self._unlike(what)
         self._committed, end = read_committed(
             out, self._inputs, self._job, os.fspath(self._options.masks or ""), self._span.start
         )
         committed = self._committed
         if committed.other_plugin:
-            raise self._unlike(f"other decoders{committed.other_plugin}", found)
+            raise self._unlike(f"other decoders{committed.other_plugin}")
         self._log.resume(end, committed.inputs_stop, committed.rows_stop, committed.size_bytes)
 
-    def _unlike(self, what: str, found: journals.Header) -> PackError:
-        started = f"{self._making.name} was started with {what}."
-        if self._options.update and not found.update:
-            return PackError(f"{started} {unfinished_message(self._to.out)}")
-        return PackError(f"{started} Continue with the same, or start over with {OVERWRITE}.")
+    def _unlike(self, what: str) -> PackError:
+        return PackError(
+            f"{self._making.name} was started with {what}. Continue with the same, or start over with {OVERWRITE}."
+        )
 
     def _header(self, unfinished: journals.Header | None) -> journals.Header:
         """Return the journal's first line; of rows with sizes of their own, with as many inputs a block as an unfinished one."""

@@ -85,7 +85,7 @@ def pack_dataset(dataset: MapDataset, out: str | os.PathLike[str], options: Data
         >>> pack_dataset([(image, n % 2) for n, image in enumerate(pixels)], out_path, workers=1).rows
         10
     """
-    started, to = time.perf_counter(), Folder(resolved_out(out))
+    started, to = time.perf_counter(), Folder(resolved_out(out), overwrite=options.overwrite)
     to.recover()
     if options.has_own_sizes:
         raise OptionsError(

@@ -10,12 +10,12 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from packer.errors import OptionsError, ScanError, SourceError
+from packer.errors import OptionsError, SourceError
 from packer.inputs.class_lists import has_multi_hot, load_classes
 from packer.inputs.samples import Inputs
 from packer.inputs.scan import scan
+from packer.inputs.splits import split_of
 from packer.options import PackOptions
 from packer.packing.build import Build
 from packer.packing.image_sizes import common_size
@@ -23,7 +23,6 @@ from packer.packing.keywords import takes
 from packer.packing.tasks import Packing
 from packer.progress import notify
 from packer.report import PackReport, Progress
-from packer.sources.roots import is_missing
 from packer.store.destination import Folder
 from packer.store.disk_space import guard_standard_streams
 from packer.store.failures import as_pack_error
@@ -31,12 +30,9 @@ from packer.store.out_folder import check_destination, resolved_out
 from packer.store.part_folder import PartFolder
 from packer.store.parts import Part
 from packer.store.reports import summed_report
-from packer.store.state import images_of_unfinished, published
 from packer.text import counted
-from packer.values import lasting_path
 from packer.workers.block_worker import PackJob
 from reader.format.filesystem import user_path
-from reader.format.shown import redacted
 
 ImagesArgument = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -73,7 +69,9 @@ def pack_checked(
 ) -> PackReport:
     """Pack as `pack` does; check as of `pack_sources`."""
     target = resolved_out(out)
-    to = Folder(target) if options.part is None else PartFolder(target, Part.parse(options.part))
+    to = Folder(target, overwrite=options.overwrite)
+    if options.part is not None:
+        to = PartFolder(target, Part.parse(options.part), overwrite=options.overwrite)
     return pack_sources(images, to, options, check)
 
 
@@ -90,65 +88,44 @@ def pack_parts(
         started: when the call began, by time.perf_counter().
         make_job: takes the fields of a PackJob.
     """
-    finished = _finished(parts, to, options)
-    unfinished = [split for split in parts if split not in finished]
-    if unfinished:
-        to.check(options, [*parts])
-    # where all are finished, nothing will be decoded
-    shape = options.least_sides or (1, 1)
-    if unfinished and options.least_sides is None:
-        shape = common_size(parts, options, to.out)
-    packings = {split: Packing(parts[split], shape, options, split, make_job) for split in unfinished}
-    made = _build(packings, [*parts], to, options, started) if packings else {}
-    reports = {split: (finished | made)[split] for split in parts}
+    if not (reports := _finished(parts, to, options)):
+        to.check(parts)
+        shape = options.least_sides or common_size(parts, options, to.out)
+        reports = _build([Packing(parts[split], shape, options, split, make_job) for split in parts], to, started)
     return reports[""] if "" in reports else summed_report(to.out, reports)
 
 
-def _build(
-    packings: dict[str, Packing],
-    splits: Sequence[str],
-    to: Folder,
-    options: PackOptions,
-    started: float,
-) -> dict[str, PackReport]:
-    """Build stores one after the other, publish all splits together, and return the report of each that was built."""
+def _build(packings: list[Packing], to: Folder, started: float) -> dict[str, PackReport]:
+    """Build stores one after the other, publish all splits together, and return the report of each."""
     builds: dict[str, Build] = {}
-    for split, packing in packings.items():
-        making = to.store(split)
-        builds[split] = Build(packing, making)
-        builds[split].divide()
+    for packing in packings:
+        builds[packing.split] = Build(packing, to.store(packing.split))
+        builds[packing.split].divide()
     reports: dict[str, PackReport] = {}
-    kept = [split for split in splits if split not in packings]
     try:
-        with to.begin(options, splits, kept=kept):
+        with to.begin(builds):
             for split, build in builds.items():
                 reports[split] = build.run(started)
                 started = time.perf_counter()
-            replaces = any(to.store(split).old for split in packings)
-            if replaces and any(report.too_many_rejects for report in reports.values()):
+            if to.replaces and any(report.too_many_rejects for report in reports.values()):
                 return {split: dataclasses.replace(report, is_in_place=False) for split, report in reports.items()}
             to.publish()
     except OSError as e:
-        raise as_pack_error(e, to.store("").whole, {}) from None
-    first = next(iter(reports))
-    return reports | {first: dataclasses.replace(reports[first], notes=[*reports[first].notes, *to.notes])}
+        raise as_pack_error(e, to.stage, {}) from None
+    return reports
 
 
 def _finished(parts: dict[str, Inputs], to: Folder, options: PackOptions) -> dict[str, PackReport]:
-    """Return the reports of the splits whose stores are done; for an update, and with --overwrite, none.
+    """Return the reports of the stores where just those of these splits are finished; for an update, and with --overwrite, none.
 
     Raises:
         PackError: a store is finished, but of other inputs or options.
     """
-    if options.update or options.overwrite:
+    if options.update or options.overwrite or {split_of(store, to.out) for store in to.finished} != {*parts}:
         return {}
     from packer.packing.request import finished_report
 
-    return {
-        split: finished_report(inputs, to.out / split, options, to.out)
-        for split, inputs in parts.items()
-        if to.is_finished(split)
-    }
+    return {split: finished_report(inputs, to.out / split, options, to.out) for split, inputs in parts.items()}
 
 
 def pack_sources(
@@ -168,35 +145,19 @@ def pack_sources(
     to.recover()
     try:
         parts = _listed(sources, options)
-    except (ScanError, SourceError) as e:
-        raise _away(e, sources, to.out) from None
-    to.check_splits(parts, sources[0])
+    except SourceError as e:
+        raise type(e)(f"{e}. Give the same command again when it can be read.") from None
+    to.check_splits(parts)
     if check is not None:
         check(parts)
     count, layout = sum(map(len, parts.values())), next(iter(parts.values())).layout
     found = [counted(count, "image", "images"), *([layout] if layout else [])]
     notify(Progress("list", count, count, found=", ".join(found)))
-    if options.engine == "ray" and not all(map(to.is_finished, parts)):
+    if options.engine == "ray" and not to.finished:
         from packer.packing.ray import pack_by_ray
 
         return pack_by_ray(parts, to, options, pack_parts)
     return pack_parts(parts, to, options, started)
-
-
-def _away(error: ScanError | SourceError, sources: list[str], target: Path) -> Exception:
-    """Return what to raise where IMAGES cannot be listed: they are away, or no such images have ever been packed to OUT."""
-    again = "Give the same command again when it can be read."
-    if isinstance(error, SourceError):
-        return type(error)(f"{error}. {again}")
-    images = images_of_unfinished(target)
-    if away := next((path for path in sources if redacted(lasting_path(path)) in images and is_missing(path)), None):
-        return SourceError(
-            f"{redacted(away)} is missing or empty, and {target} holds an unfinished pack that was begun from it:"
-            f" its disk may not be mounted. {again}"
-        )
-    if published(target) and any(map(is_missing, sources)):
-        return ScanError(f"{error} {target} is a finished store, which is read without its images.")
-    return error
 
 
 def named_sources(images: ImagesArgument) -> list[str]:

@@ -107,8 +107,12 @@ def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Pat
 
 def update_command(images: Sequence[str], target: str | os.PathLike[str], options: PackOptions) -> str:
     """Return the command that brings a store up to date with IMAGES, whose labels are read as by these options."""
-    words = PackOptions(**vars(LabelOptions.among(options))).words()
-    return shlex.join(["pack", "update", *images, os.fspath(target), *words])
+    return shlex.join(["pack", "update", *images, os.fspath(target), *label_words(options)])
+
+
+def label_words(options: PackOptions) -> list[str]:
+    """Return the words of an update with these options, which takes all but those of labels from the store."""
+    return PackOptions(**vars(LabelOptions.among(options))).words()
 
 
 def _inputs_digest(inputs: Inputs) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from packer.inputs.samples import Inputs
 from packer.options import PackOptions
-from packer.packing.request import difference, recorded_labels, states
+from packer.packing.request import difference, label_words, recorded_labels, states
 from packer.pixels.formats import plugins
 from packer.pixels.requantize import pixel_versions
 from packer.progress import notify
@@ -21,6 +21,7 @@ from packer.sample_lines import Sample
 from packer.sources.base import NO_STATE
 from packer.store import journal as journals
 from packer.store.blocks import Result
+from packer.store.state import UPDATE
 from packer.text import difference as decoders_difference
 from packer.workers.block_worker import PackJob
 from reader.format.shown import redacted
@@ -65,6 +66,7 @@ def journal_header(
         span: which of the inputs are this part's; None where it is no part.
     """
     size = job.layout.size
+    words = label_words(options) if options.update else dataclasses.replace(options, size=size).words()
     return journals.Header(
         inputs=len(inputs),
         options=options.shaping() | ({} if size is None else {"size": [*size]}),
@@ -73,9 +75,9 @@ def journal_header(
         block_inputs=block_inputs,
         # anyone who can read OUT can read a journal
         images=tuple(map(redacted, inputs.images)),
-        words=tuple(map(redacted, dataclasses.replace(options, size=size).words())),
+        words=tuple(map(redacted, words)),
         split=split,
-        update=options.update,
+        command=UPDATE if options.update else "",
         span=None if span is None else (span.start, span.stop),
     )
 

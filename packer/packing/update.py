@@ -24,10 +24,9 @@ from packer.packing.pack import ImagesArgument, named_sources, pack_sources
 from packer.pixels.requantize import pixel_versions
 from packer.report import PackReport
 from packer.store.destination import Folder
-from packer.store.journal import header_of
-from packer.store.out_folder import check_no_links, resolved_out
+from packer.store.out_folder import resolved_out
 from packer.store.sealed.reuse import check_reusable
-from packer.store.state import check_finished, unfinished_message
+from packer.store.state import UPDATE, check_finished
 from packer.text import names_difference, some
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
@@ -73,12 +72,11 @@ def update(images: ImagesArgument, out: str | os.PathLike[str], options: UpdateO
         (5, 5, 1)
     """
     target = resolved_out(out)
-    to = Folder(target)
+    to = Folder(target, UPDATE)
     to.recover()
     stores = stores_of(target)
     manifests = {split: _intact(path) for split, path in stores.items()}
     recorded = next(iter(manifests.values()))
-    _check_unfinished(to)
     labels = _labels(target, next(iter(stores.values())), recorded, options, named_sources(images))
     pack_options = _ReusingOptions.among(vars(options) | dict(recorded.options) | labels)
     for split, manifest in manifests.items():
@@ -151,17 +149,3 @@ def _intact(path: Path) -> Manifest:
         return check_finished(path)
     except StoreError as e:
         raise PackError(str(e)) from None
-
-
-def _check_unfinished(to: Folder) -> None:
-    """Refuse to clear away the unfinished work of another command; raises PackError."""
-    state = to.state
-    for folder in state.unfinished:
-        header = header_of(folder)
-        # a journal that was only just made holds nothing; parts have headers of their own
-        if folder in state.with_parts if header is None else not header.update:
-            check_no_links(to.stage)
-            raise PackError(
-                f"An update would discard the unfinished work in {to.stage}: continue that first, or remove the folder."
-                f" {unfinished_message(to.out)}"
-            )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from packer.store.fields import BYTES, TEXT, integer, key, list_of, record, record_of
+from reader.format.values import Json, integer, text, texts, value_in
 from reader.tuning import tuning
 
 
@@ -34,56 +35,88 @@ class Task:
         return self.start + len(self.paths)
 
 
-@record()
+@dataclass(frozen=True)
 class RejectedInput:
     """An input of a block that became no row: its number in the pack, its path, and why. Field names are keys of the journal."""
 
-    input: int = key(integer(0))
-    path: str = key(TEXT)
-    reason: str = key(TEXT)
+    input: int
+    path: str
+    reason: str
 
 
-_COUNT = integer(0)
-_CRC32 = integer(0, (1 << 32) - 1)
-_SUMS = list_of(integer(0, 1 << 128), "a list of integers")
-_CONTENT = list_of(list_of(integer(0), "four integers", count=4), "a list of four integers each")
-_REJECTS = list_of(record_of(RejectedInput), "a list of objects with input, path and reason")
-_PAIRS = list_of(list_of(integer(-1), "two integers", count=2), "a list of pairs of integers")
-# Bytes and times in ns: files may be dated before 1970, and after 2262, when 64 bits end.
-_STATES = list_of(list_of(integer(-(1 << 127), 1 << 127), "three integers", count=3), "a list of three integers each")
-_SIZES = list_of(integer(1), "a list of integers of 1 or more")
-
-
-@record(frozen=False)
+@dataclass
 class Result:
-    """What is known of a decoded block, all but its pixels; becomes one line of the journal.
+    """What is known of a decoded block, all but its pixels; becomes one line of the journal, of which field names are keys.
 
     Inputs of the block that are no rejects are rows. size_bytes is what the block takes of the file of rows; shapes, (height,
     width) of each row, is empty where all have one size; frames, bytes of each row in the file, is empty where rows are raw.
     """
 
-    block: int = key(_COUNT)
-    inputs: int = key(_COUNT)
-    rows: int = key(_COUNT, default=0)
-    crc32: int = key(_CRC32, default=0)
-    pixel_count: int = key(_COUNT, default=0)
-    sums: list[int] = key(_SUMS, default_factory=list)
-    square_sums: list[int] = key(_SUMS, default_factory=list)
-    samples: list[str] = key(list_of(TEXT, "a list of texts"), default_factory=list)
-    content: list[tuple[int, int, int, int]] = key(_CONTENT, default_factory=list)
-    rejects: list[RejectedInput] = key(_REJECTS, default_factory=list)
+    block: int
+    inputs: int
+    rows: int = 0
+    crc32: int = 0
+    pixel_count: int = 0
+    sums: list[int] = field(default_factory=list)
+    square_sums: list[int] = field(default_factory=list)
+    samples: list[str] = field(default_factory=list)
+    content: list[tuple[int, int, int, int]] = field(default_factory=list)
+    rejects: list[RejectedInput] = field(default_factory=list)
     # size, mtime and ctime of each source, as they were when it was read
-    sources: list[tuple[int, int, int]] = key(_STATES, default_factory=list)
-    source_bytes: int = key(_COUNT, default=0)
-    size_bytes: int = key(_COUNT, default=0)
-    shapes: list[tuple[int, int]] = key(_PAIRS, default_factory=list)
-    frames: list[int] = key(_SIZES, default_factory=list)
+    sources: list[tuple[int, int, int]] = field(default_factory=list)
+    source_bytes: int = 0
+    size_bytes: int = 0
+    shapes: list[tuple[int, int]] = field(default_factory=list)
+    frames: list[int] = field(default_factory=list)
     # only with masks: of each one's file
-    mask_sources: list[tuple[int, int, int]] = key(_STATES, default_factory=list)
+    mask_sources: list[tuple[int, int, int]] = field(default_factory=list)
     # which values the masks of its rows have, rising
-    mask_values: list[int] = key(BYTES, default_factory=list)
+    mask_values: list[int] = field(default_factory=list)
     # rows that are reused of the store that is replaced; the name is a key of the journal
-    kept: int = key(_COUNT, default=0)
+    kept: int = 0
+
+
+def read_result(line: Json) -> Result:
+    """Return the block that a line of the journal says.
+
+    Raises:
+        StoreError: a value is none that a block has.
+    """
+    what = "a block of the journal"
+    values: dict[str, Any] = {name: integer(what, line, name, 0) for name in _COUNTS}
+    values |= {name: _lists(what, line, name, width) for name, width in _WIDTHS.items()}
+    samples = [*texts(what, line, "samples")]
+    rejects = [
+        RejectedInput(integer(what, one, "input", 0), text(what, one, "path"), text(what, one, "reason"))
+        for one in value_in(what, line, "rejects", lambda value: type(value) is list, "a list of objects")
+    ]
+    return Result(**values, samples=samples, rejects=rejects)
+
+
+_COUNTS = ("block", "inputs", "rows", "crc32", "pixel_count", "source_bytes", "size_bytes", "kept")
+# Lists of integers, or of lists of so many.
+_WIDTHS = {
+    **dict.fromkeys(("sums", "square_sums", "frames", "mask_values"), 0),
+    "shapes": 2,
+    "sources": 3,
+    "mask_sources": 3,
+    "content": 4,
+}
+
+
+def _lists(what: str, line: Json, name: str, width: int) -> list[Any]:
+    def are_integers(values: Json, count: int) -> bool:
+        is_long = type(values) is list and count in (0, len(values))
+        return is_long and all(type(value) is int for value in values)
+
+    def holds(values: Json) -> bool:
+        if width == 0:
+            return are_integers(values, 0)
+        return type(values) is list and all(are_integers(each, width) for each in values)
+
+    expected = f"a list of {width} integers each" if width else "a list of integers"
+    found: list[Any] = value_in(what, line, name, holds, expected)
+    return found
 
 
 _BLOCK_INPUTS = 4096

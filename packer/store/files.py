@@ -44,13 +44,11 @@ def write_synced(path: Path, content: bytes) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make renames and new names in a folder survive a power loss, where the system knows such a thing.
+    """Make renames and new names in a folder survive a power loss, where the file system knows such a thing.
 
     File systems that sync no folders say EINVAL or EBADF, and a folder above ours may be closed to us (PostgreSQL leaves out
     the same: src/common/file_utils.c, fsync_fname).
     """
-    if os.name == "nt":
-        return
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except PermissionError:
@@ -79,14 +77,11 @@ def sync_names(out: Path) -> None:
 
 
 def copy_access(old: Path, new: Path) -> None:
-    """Give a folder the mode, owner and ACLs of another, as far as this user may."""
+    """Give a folder the mode and owner of another, as far as this user may."""
     status = old.stat()
     with contextlib.suppress(PermissionError):  # another's folder, in which this user may write
         os.chown(new, status.st_uid, status.st_gid)
     os.chmod(new, stat.S_IMODE(status.st_mode))
-    for name in os.listxattr(old) if hasattr(os, "listxattr") else ():
-        if name.startswith("system.posix_acl_"):
-            os.setxattr(new, name, os.getxattr(old, name))
 
 
 def remove_tree(folder: Path) -> None:
@@ -108,12 +103,7 @@ _WRITE_BYTES = 256 << 10
 def write_at(descriptor: int, data: memoryview, offset: int) -> None:
     """Write all of data at a byte offset; short writes continue, errors are raised."""
     while len(data):
-        piece = data[:_WRITE_BYTES]
-        if hasattr(os, "pwrite"):
-            done = os.pwrite(descriptor, piece, offset)
-        else:
-            os.lseek(descriptor, offset, os.SEEK_SET)
-            done = os.write(descriptor, piece)
+        done = os.pwrite(descriptor, data[:_WRITE_BYTES], offset)
         if done == 0:
             raise OSError(errno.EIO, "a write came back without writing anything")
         data, offset = data[done:], offset + done

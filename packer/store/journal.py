@@ -12,28 +12,14 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packer.errors import JournalError
-from packer.store.blocks import Result
-from packer.store.fields import (
-    BOOL,
-    PLAIN_OBJECT,
-    TEXT,
-    TEXTS,
-    Json,
-    check_fields,
-    integer,
-    key,
-    optional,
-    read_record,
-    record,
-    tuple_of,
-    write_record,
-)
+from packer.store.blocks import Result, read_result
 from packer.store.files import sync_folder, sync_names, write_atomically
 from packer.system import BINARY
 from reader.format.errors import StoreError
@@ -41,6 +27,7 @@ from reader.format.filesystem import error_path, open_regular, retry_missing
 from reader.format.manifest import MANIFEST
 from reader.format.shown import brief
 from reader.format.splits import FOLDER
+from reader.format.values import Json, integer, is_plain, text, texts, value_in
 
 if TYPE_CHECKING:
     from reader.format.blocks import Block
@@ -56,47 +43,66 @@ _BLOCK_BEGIN = b' {"inputs_stop":'
 _STOPS = re.compile(rb' \{"inputs_stop":(\d+),"rows_stop":(\d+)')
 # Blocks have up to 4,096 inputs, whose sources, masks and lines are in one line.
 _MOST_LINE_BYTES = 64 << 20
-
-_BLOCK = "a block of the journal"
-_STOP_KEYS = dict.fromkeys(("inputs_stop", "rows_stop"), integer(0))
-_SPAN = optional(tuple_of(integer(0), "two integers", count=2))
+_PLAIN = "an object of text, numbers, true, false, null, and lists and objects of them"
 
 
-@record()
+@dataclass(frozen=True)
 class Header:
     """The first line: what is packed and how. Field names are its keys, in this order.
 
-    `images`, `words`, `split`, `update` and `command` serve the command that resumes the pack; a resume compares the others.
+    `images`, `words`, `split` and `command` serve the command that resumes the pack; a resume compares the others.
     """
 
-    inputs: int = key(integer(0), default=0)
-    options: Mapping[str, Any] = key(PLAIN_OBJECT, default_factory=dict)
-    decoders: Mapping[str, object] = key(PLAIN_OBJECT, default_factory=dict)
-    labels: Mapping[str, object] = key(PLAIN_OBJECT, default_factory=dict)
+    inputs: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    decoders: Mapping[str, object] = field(default_factory=dict)
+    labels: Mapping[str, object] = field(default_factory=dict)
     # how many inputs a block has
-    block_inputs: int = key(integer(0), default=0)
+    block_inputs: int = 0
     # empty: a dataset is packed
-    images: tuple[str, ...] = key(TEXTS, default=("IMAGES",))
-    words: tuple[str, ...] = key(TEXTS, default=())
-    split: str = key(TEXT, default="")
-    update: bool = key(BOOL, where_given=True, default=False)
+    images: tuple[str, ...] = ("IMAGES",)
+    words: tuple[str, ...] = ()
+    split: str = ""
     # what is done with them, a word of the command; "": they are packed
-    command: str = key(TEXT, where_given=True, default="")
+    command: str = ""
     # which of the inputs are this part's: start and stop; None where it is no part
-    span: tuple[int, int] | None = key(_SPAN, where_given=True, default=None)
+    span: tuple[int, int] | None = None
 
     def encode(self) -> bytes:
         """Return the line."""
-        return _encoded(write_record(self))
+        return _encoded(vars(self))
 
     @classmethod
     def from_json(cls, line: Json) -> Header:
-        """Return the header that an object says; keys of other versions are dropped.
+        """Return the header that an object says.
 
         Raises:
             StoreError: a value is none that a header has.
         """
-        return read_record(cls, "the header of the journal", line, of_any_version=True)
+        what = "the header of the journal"
+
+        def plain(name: str) -> Mapping[str, Any]:
+            found: Mapping[str, Any] = value_in(what, line, name, lambda v: type(v) is dict and is_plain(v), _PLAIN)
+            return found
+
+        def is_span(value: Json) -> bool:
+            return value is None or (
+                type(value) is list and len(value) == 2 and all(type(n) is int and n >= 0 for n in value)
+            )
+
+        span = value_in(what, line, "span", is_span, "two integers, or null")
+        return cls(
+            inputs=integer(what, line, "inputs", 0),
+            options=plain("options"),
+            decoders=plain("decoders"),
+            labels=plain("labels"),
+            block_inputs=integer(what, line, "block_inputs", 0),
+            images=texts(what, line, "images"),
+            words=texts(what, line, "words"),
+            split=text(what, line, "split"),
+            command=text(what, line, "command"),
+            span=span and tuple(span),
+        )
 
 
 class CommitLog:
@@ -190,7 +196,8 @@ class CommitLog:
 
 def encode_block(result: Result, inputs_stop: int, rows_stop: int) -> bytes:
     """Return the line of a block; the stops are the totals of inputs and rows with it."""
-    return _encoded({"inputs_stop": inputs_stop, "rows_stop": rows_stop, **write_record(result)})
+    rejects = [vars(reject) for reject in result.rejects]
+    return _encoded({"inputs_stop": inputs_stop, "rows_stop": rows_stop, **vars(result), "rejects": rejects})
 
 
 def discard(out: Path) -> None:
@@ -239,7 +246,7 @@ def read_blocks(out: Path) -> Iterator[tuple[Result, int]]:
     """Yield each recorded block and the byte where its line ends, up to the first line that is incomplete or damaged."""
     with _named(out):
         for line, end in islice(_read_lines(out / JOURNAL), 1, None):
-            yield _block(line), end
+            yield read_result(line), end
 
 
 def read_progress(out: Path) -> tuple[Header, int, int]:
@@ -254,12 +261,6 @@ def read_progress(out: Path) -> tuple[Header, int, int]:
         header = Header.from_json(_parsed(file.readline(_MOST_LINE_BYTES)[_CRC_BYTES:]))
         file.seek(max(file.tell(), os.fstat(file.fileno()).st_size - _TAIL_BYTES))
         return header, *_last_stops(file.read(_TAIL_BYTES))
-
-
-def _block(line: Json) -> Result:
-    """Return the block that an object says; keys of other versions are dropped."""
-    check_fields(_BLOCK, line, _STOP_KEYS)
-    return read_record(Result, _BLOCK, line, of_any_version=True)
 
 
 def _encoded(line: Mapping[str, object]) -> bytes:

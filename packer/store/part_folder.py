@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from packer.errors import PackError
 from packer.option_names import Option
-from packer.options import OutputOptions
 from packer.store import journal as journals
 from packer.store.destination import Folder, Making
-from packer.store.out_folder import finished_meanwhile
 from packer.store.parts import Part, started_parts
-from packer.store.state import command_to_resume, published, seal_command
+from packer.store.state import command_to_resume, seal_command
 from reader.format.manifest import PIXELS
 
 
@@ -23,15 +21,15 @@ class PartFolder(Folder):
     Nothing is published: `packer.packing.parts.seal_parts` does that when all parts are there.
     """
 
-    def __init__(self, out: Path, part: Part) -> None:
-        super().__init__(out)
+    def __init__(self, out: Path, part: Part, *, overwrite: bool = False) -> None:
+        super().__init__(out, overwrite=overwrite)
         self.part = part
 
     def store(self, split: str) -> Making:
         """Return where the part of the store of a split is made."""
         return Making(self, self.folder(split), self.part)
 
-    def check(self, options: OutputOptions, splits: Sequence[str] = ("",)) -> None:
+    def check(self, splits: Collection[str] = ("",)) -> None:
         """Refuse a part where something is in its way; says how to resume. Once it is held, it was looked at before.
 
         Raises:
@@ -39,15 +37,13 @@ class PartFolder(Folder):
             PackError: OUT is a store, it is packed without parts, in another number of parts, or being sealed;
                 or the part is there.
         """
+        for store in self.finished:
+            raise PackError(
+                f"{store} already holds a store, which parts cannot replace. Choose another OUT, or remove it."
+            )
+        self._check_foreign(splits)
         for split in splits:
             out, store, part = self.out / split, self.folder(split), self.part
-            if published(out):
-                if self.locks:
-                    raise finished_meanwhile(out)
-                raise PackError(
-                    f"{out} already holds a store, which parts cannot replace. Choose another OUT, or remove it."
-                )
-            super().check(OutputOptions(overwrite=True), [split])  # of which parts that are there are no reason
             if header := journals.header_of(store):
                 command = command_to_resume(store, header)
                 raise PackError(f"{out} is being packed as a whole, without {Option('part')}. Resume with: {command}")
@@ -64,11 +60,10 @@ class PartFolder(Folder):
                 )
 
     @contextlib.contextmanager
-    def begin(self, options: OutputOptions, splits: Sequence[str] = ("",), kept: Sequence[str] = ()) -> Iterator[None]:
+    def begin(self, splits: Collection[str] = ("",)) -> Iterator[None]:
         """Hold the stage together with other parts, and the folders of this one."""
-        made = [split for split in splits if split not in kept]
-        with self.held([self.store(split).folder for split in made]):
-            self.check(options, made)
+        with self.held([self.store(split).folder for split in splits]):
+            self.check(splits)
             yield
 
     def publish(self) -> None:

@@ -7,13 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import shlex
-from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from packer.inputs.splits import stores_in
 from packer.store.journal import FOLDER, JOURNAL, Header, header_of, read_header, read_progress
@@ -21,26 +17,15 @@ from packer.store.parts import PARTS, Part, started_parts
 from packer.store.recorded import check_recorded
 from reader.format.check import check_store
 from reader.format.errors import IncompleteStoreError, StoreError
-from reader.format.filesystem import error_path
+from reader.format.filesystem import error_path, open_regular
 from reader.format.manifest import MANIFEST, Manifest
 from reader.format.shown import redacted, shown
 from reader.format.splits import beside, stages
 
-# In a stage inside OUT: the names that are moved out of it, written before the first is. Nothing else in OUT is taken for ours.
-MOVED = f"{FOLDER}/moved.json"
-# Of the journal of a pull, which names no blocks, and of one of images, which names no rows.
-PULL, REQUANTIZE = "pull", "requantize"
-# Options of an update, which takes all others from the store; each has a value.
-_OF_UPDATE = (
-    "--classes",
-    "--root",
-    "--path-column",
-    "--target-column",
-    "--extension",
-    "--boxes",
-    "--masks",
-    "--max-rejects",
-)
+# In a stage inside OUT: all that is in it is finished, and being moved out of it.
+MOVING = f"{FOLDER}/moving"
+# Of journals: what is done, a word of the command. That of a pull names no blocks.
+PULL, UPDATE = "pull", "update"
 # Of parts that are not packed to their end, as many are named.
 _PARTS_NAMED = 8
 # Longer than any path.
@@ -51,48 +36,15 @@ _NEVER = ("--overwrite", "--")
 _DROPPED = {".ds_store", "thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir"}
 
 
-@dataclass(frozen=True)
-class State:
-    """What OUT is, as it was found: nothing, where all is empty.
+def stage_of(out: Path) -> Path:
+    """Return the folder in which OUT is made: the one that is there; else in a folder that is to be filled, or beside OUT.
 
-    Attributes:
-        finished: stores in OUT: itself, or those of splits; none while a stage inside OUT is half moved out of it.
-        unfinished: the folders in the stage where a pack, a pull or parts of one are in progress; first those not sealed.
-        is_in_progress: whether there is something that the same command continues.
-        is_filling: whether a stage inside OUT is there, and not all that was made in it is moved out of it.
-        header: what the journal of the stage itself says is made there; None where it has none.
+    Whose folder that is, who may read it and what is mounted there stays as it is.
     """
-
-    finished: list[Path]
-    unfinished: list[Path]
-    is_in_progress: bool = False
-    is_filling: bool = False
-    header: Header | None = None
-
-    @property
-    def with_parts(self) -> list[Path]:
-        """The folders where parts of a pack are in progress."""
-        return [store for store in self.unfinished if os.path.isdir(store / PARTS)]
-
-
-def state_of(out: Path, stage: Path) -> State:
-    """Find out what OUT is, of which the stage is where it is made, or would be.
-
-    Raises:
-        StoreError: a journal is none that can be continued; says what to do.
-    """
-    # what is left of one of which all was moved means nothing
-    names = moved_names(stage)
-    is_moved = bool(names) and not any(os.path.lexists(stage / name) for name in names)
-    is_filling = stage.parent == out and os.path.isdir(stage / FOLDER) and not is_moved
-    finished, unfinished = [] if is_filling else published(out), [] if is_moved else in_progress(stage)
-    is_in_progress = any(header_of(store) or started_parts(store) for store in unfinished)
-    return State(finished, unfinished, is_in_progress, is_filling, header_of(stage))
-
-
-def stage_of(out: Path) -> Path | None:
-    """Return the folder in which OUT is made, or was; None where there is none."""
-    return next((stage for stage in (beside(out), out / FOLDER) if os.path.isdir(stage / FOLDER)), None)
+    for stage in (beside(out), out / FOLDER):
+        if os.path.isdir(stage / FOLDER):
+            return stage
+    return out / FOLDER if os.path.isdir(out) and not published(out) else beside(out)
 
 
 def published(out: Path) -> list[Path]:
@@ -100,30 +52,15 @@ def published(out: Path) -> list[Path]:
     return [out] if is_store(out) else [store for store in stores_in(out)[1:] if is_store(store)]
 
 
-def is_manifest(content: bytes) -> bool:
-    """Whether the bytes of a manifest.json are a store's, damaged perhaps; other programs have files of that name too."""
-    return b'"format": "pixpack"' in content[:200]
-
-
 def is_store(folder: Path) -> bool:
-    """Whether a folder has the manifest of a store, damaged perhaps."""
+    """Whether a folder has the manifest of a store, damaged perhaps; other programs have files of that name too."""
     try:
-        with error_path(folder / MANIFEST), open(folder / MANIFEST, "rb", opener=_open_without_waiting) as file:
-            return is_manifest(file.read(200) or b"")
-    except OSError as e:
-        if e.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG):
-            return False
-        raise
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    """Open a file; a pipe in its place, which nobody writes, is empty."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
-def is_kept(store: Path) -> bool:
-    """Whether a folder of a stage has a finished store of OUT, which stays as it is."""
-    return (store / MANIFEST).is_file() and not (store / FOLDER).exists()
+        with error_path(folder / MANIFEST), open_regular(folder / MANIFEST) as file:
+            return b'"format": "pixpack"' in file.read(200)
+    except (OSError, StoreError) as e:
+        if isinstance(e, OSError) and e.errno in (errno.EIO, errno.ESTALE):
+            raise
+        return False
 
 
 def enclosing_store(path: Path) -> Path | None:
@@ -141,32 +78,9 @@ def in_progress(stage: Path) -> list[Path]:
     return sorted(found, key=lambda store: (store / MANIFEST).exists())
 
 
-def moved_names(stage: Path) -> list[str]:
-    """List what is moved from a stage inside OUT to OUT, or was before a crash; none before the first is."""
-    found = read_json(stage / MOVED)
-    return found if isinstance(found, list) else []
-
-
-def read_json(path: Path) -> Any:
-    """Read a small file of ours; None where it is not there, or damaged."""
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-
-
 def is_dropped(name: str) -> bool:
     """Whether a name is one that file managers and NAS use in any folder: .DS_Store, Thumbs.db, desktop.ini, @eaDir, ._NAME."""
     return name.lower() in _DROPPED or name.startswith("._")
-
-
-def images_of_unfinished(out: Path) -> set[str]:
-    """Return the IMAGES, as absolute paths and URLs, of the unfinished packs of OUT: splits and parts included."""
-    with contextlib.suppress(OSError):
-        folders = [store for stage in stages(out) for store in stores_in(stage)]
-        folders += [part.folder(store) for store in folders for part in started_parts(store)]
-        return {path for header in map(header_of, folders) if header for path in header.images}
-    return set()
 
 
 def check_finished(out: str | os.PathLike[str]) -> Manifest:
@@ -179,13 +93,11 @@ def check_finished(out: str | os.PathLike[str]) -> Manifest:
         manifest = check_store(out)
         check_recorded(manifest)
         return manifest
-    except StoreError as e:
-        folder = Path(out)
+    except StoreError:
         # one that may not be looked at is not there for this
-        message = "" if os.path.exists(folder / MANIFEST) else unfinished_message(folder)
-        if not message and not isinstance(e, IncompleteStoreError):
-            raise
-        raise IncompleteStoreError(message or str(e)) from None
+        if not os.path.exists(Path(out) / MANIFEST) and (message := unfinished_message(Path(out))):
+            raise IncompleteStoreError(message) from None
+        raise
 
 
 def unfinished_message(out: Path) -> str:
@@ -196,16 +108,13 @@ def unfinished_message(out: Path) -> str:
         if not any(os.path.isdir(stage / FOLDER) for stage in stages(out)):
             return ""
         return f"{out} is incomplete: it is being made, or what made it was ended early; then give that command again."
-    target = out_of(found)
     if (found / JOURNAL).is_file():
-        header, progress = _read_unfinished(found)
+        target, (header, progress) = out_of(found), _read_unfinished(found)
+        what = (
+            "holds a store whose replacement" if is_store(target) else f"is incomplete: its {header.command or 'pack'}"
+        )
         command = command_to_resume(found, header)
-        how = f"is at {progress}, interrupted or still running"
-        if is_store(target):
-            return f"{target} holds a store whose replacement {how}. Continue with: {command}"
-        work = "requantizing" if header.command == REQUANTIZE else "pack"
-        how = f"its {work} {how}" if progress else "its pull was interrupted or is still running"
-        return f"{target} is incomplete: {how}. Resume with: {command}"
+        return f"{target} {what}{progress} was interrupted or is still running. Continue with: {command}"
     # of splits, first that whose parts are not all packed
     found = next((store for store in stores if _unpacked_parts(store)), found)
     return _progress_of_parts(found)
@@ -289,16 +198,14 @@ def _read_unfinished(out: Path) -> tuple[Header, str]:
 
     Reads the first and the last whole line of its journal: milliseconds, whatever the number of rows.
     """
-    header = Header()
     try:
         header, inputs_stop, rows_stop = read_progress(out)
-        # of images, those whose sources have changed come again, and rejects at each resume
-        progress = f"{min(inputs_stop, header.inputs)} of {header.inputs} images"
-        progress += "" if header.command == REQUANTIZE else f", {rows_stop} rows written"
-        progress = "" if header.command == PULL else progress
     except (OSError, ValueError):
-        progress = "its very start"
-    return header, progress
+        return Header(), ", at its very start,"
+    if header.command == PULL:
+        return header, ""
+    # those whose sources have changed come again, and rejects at each resume
+    return header, f", at {min(inputs_stop, header.inputs)} of {header.inputs} images and {rows_stop} rows,"
 
 
 def command_to_resume(out: Path, header: Header, part: str = "") -> str:
@@ -311,16 +218,10 @@ def command_to_resume(out: Path, header: Header, part: str = "") -> str:
     named = (*header.images, header.command)
     if not all(_is_usual(word) for word in (*named, *header.words)) or any(map(_is_option, named)):
         return f"the same pack command again ({shown(str(out / JOURNAL))} has words that are not shown)"
-    target, verb, words = str(out_of(out.parent if header.split else out)), header.command, [*header.words]
-    if header.update and published(Path(target)):
-        verb, words = "update", [word for pair in pairwise(words) if pair[0] in _OF_UPDATE for word in pair]
-    command = [
-        *([verb] if verb else []),
-        *header.images,
-        f"./{target}" if _is_option(target) else target,
-        *words,
-        *(["--part", part] if part else []),
-    ]
+    target, verb = out_of(out.parent if header.split else out), [header.command] if header.command else []
+    command = [*verb, *header.images, f"./{target}" if _is_option(str(target)) else str(target), *header.words]
+    command += ["--part", part] if part else []
+    command += ["--overwrite"] if not verb and published(target) else []
     return shown(redacted(shlex.join(["pack", *command])))
 
 

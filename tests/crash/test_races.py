@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -18,7 +19,6 @@ from conftest import PACK, interrupted, store_bytes
 from torch.utils.data import DataLoader
 
 from packer import pack
-from packer.store import lock
 from packer.store.lock import LOCK, Lock
 from reader import MemmapDataset, MemmapLoader, StoreError
 from reader.dataset import opened_store
@@ -83,22 +83,22 @@ def test_of_two_packs_one_wins_wherever_the_first_stands_still(
 def test_a_lock_whose_file_was_removed_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Opened, then removed by the pack that held it, then locked: others would lock another file of that name."""
     (tmp_path / ".packing").mkdir()
-    original = lock.take_lock
+    flock = fcntl.flock
 
-    def removed_before(descriptor: int, is_shared: bool) -> None:
+    def removed_before(descriptor: int, kind: int) -> None:
         (tmp_path / LOCK).unlink()
-        original(descriptor, is_shared)
+        flock(descriptor, kind)
 
-    monkeypatch.setattr(lock, "take_lock", removed_before)
+    monkeypatch.setattr(fcntl, "flock", removed_before)
     with pytest.raises(FileNotFoundError):
         Lock(tmp_path)
     (tmp_path / LOCK).touch()
 
-    def replaced_before(descriptor: int, is_shared: bool) -> None:
-        removed_before(descriptor, is_shared)
+    def replaced_before(descriptor: int, kind: int) -> None:
+        removed_before(descriptor, kind)
         (tmp_path / LOCK).touch()
 
-    monkeypatch.setattr(lock, "take_lock", replaced_before)
+    monkeypatch.setattr(fcntl, "flock", replaced_before)
     with pytest.raises(FileNotFoundError):
         Lock(tmp_path)
 

@@ -197,7 +197,7 @@ def test_a_planted_journal_is_refused_or_started_over(
 
 def test_words_of_a_usual_journal_are_quoted(tmp_path: Path) -> None:
     out = planted(tmp_path / "out", Header(images=("my images; ls",), words=("--size", "224")))
-    with pytest.raises(IncompleteStoreError, match=re.escape(f"Resume with: pack 'my images; ls' {out} --size 224")):
+    with pytest.raises(IncompleteStoreError, match=re.escape(f"Continue with: pack 'my images; ls' {out} --size 224")):
         check_finished(out)
 
 

@@ -144,7 +144,7 @@ def named_command(out: Path) -> list[str]:
     """Return the command that any command on OUT names, without `pack`; a new pack of it names the same."""
     with named_for(COMMAND), pytest.raises(IncompleteStoreError) as caught:
         check_finished(out)
-    program, *words = shlex.split(str(caught.value).partition("Resume with: ")[2])
+    program, *words = shlex.split(str(caught.value).partition("Continue with: ")[2])
     assert program == "pack"
     return words
 

@@ -203,14 +203,13 @@ def test_a_disk_that_becomes_read_only_in_the_middle_is_one_sentence_and_the_pac
 
     def ask(**options: Any) -> None:
         if way == "update":
-            options.pop("overwrite", None)
             update(images, out, **options)
         else:
-            pack(images, out, size=48, **options)
+            pack(images, out, size=48, overwrite=way == "overwrite", **options)
 
     failed: list[int] = []
     with pytest.raises(PackError, match=r"^\S+ cannot be .*(EROFS|EIO)\)\. Give the same command again once it can\.$"):
-        ask(overwrite=way == "overwrite", workers=1, progress=fail)
+        ask(workers=1, progress=fail)
     with pytest.raises(PackError, match=r"lock cannot be read or written: .* \(EROFS\)|cannot be made: .* \(EROFS\)"):
         ask()
     subprocess.run(["umount", disk], check=True)

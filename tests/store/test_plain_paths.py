@@ -81,7 +81,7 @@ def test_an_interrupted_pack_names_the_folder_that_its_images_were_in(
     make_tree(root / "far/images", classes=3, each=2)
     monkeypatch.chdir(root)
     interrupted(pack, "link/../images", root / "out", inputs=0, size=16, workers=1)
-    with pytest.raises(IncompleteStoreError, match=rf"Resume with: pack\('{root}/far/images', "):
+    with pytest.raises(IncompleteStoreError, match=rf"Continue with: pack {root}/far/images "):
         check_finished(root / "out.packing")
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
 import shutil
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,41 +15,29 @@ from conftest import interrupted, make_splits, photo, store_bytes
 
 from packer import pack, pull, push, seal_parts, update
 from packer.cli.app import run
-from packer.store.journal import JOURNAL
+from packer.store.blocks import Result
+from packer.store.journal import JOURNAL, Header, encode_block
 
-BEGUN = (
-    '{"journal":1,"inputs":50}',
-    '{"inputs_stop":12,"rows_stop":12,"block":1}',
-    '{"inputs_stop":24,"rows_stop":23,"block":2}',
-)
+HEADER = Header(inputs=50).encode()
+BLOCKS = encode_block(Result(0, 12, rows=12), 12, 12) + encode_block(Result(1, 12, rows=11), 24, 23)
 
 
 @pytest.mark.parametrize("words", [("info",), ("verify",), ("show",)])
 @pytest.mark.parametrize(
-    ("journal", "expected"),
-    [
-        (
-            BEGUN,
-            "its pack is at 24 of 50 images, 23 rows written, interrupted or still running."
-            " Resume with: pack IMAGES {out}\n",
-        ),
-        (
-            BEGUN[:1],
-            "its pack is at 0 of 50 images, 0 rows written, interrupted or still running."
-            " Resume with: pack IMAGES {out}\n",
-        ),
-        ((), "its pack is at its very start, interrupted or still running. Resume with: pack IMAGES {out}\n"),
-    ],
+    ("journal", "progress"),
+    [(HEADER + BLOCKS, "24 of 50 images and 23 rows"), (HEADER, "0 of 50 images and 0 rows"), (b"", "its very start")],
     ids=["blocks", "header", "empty"],
 )
 def test_a_command_says_how_far_an_unfinished_pack_came(
-    words: tuple[str, ...], journal: tuple[str, ...], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], journal: bytes, progress: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / ".packing").mkdir()
-    text = "".join(f"{zlib.crc32(line.encode()):08x} {line}\n" for line in journal)
-    (tmp_path / ".packing/journal").write_text(text + '00000000 {"inputs_stop":36,"rows_s')
+    (tmp_path / ".packing/journal").write_bytes(journal + b'00000000 {"inputs_stop":36,"rows_s')
     assert run([*words, str(tmp_path)]) == 1
-    assert capsys.readouterr().err == f"pack: {tmp_path} is incomplete: {expected.format(out=tmp_path)}"
+    assert capsys.readouterr().err == (
+        f"pack: {tmp_path} is incomplete: its pack, at {progress}, was interrupted or is still running. Continue with:"
+        f" pack IMAGES {tmp_path}\n"
+    )
 
 
 def test_of_a_store_that_is_replaced_info_says_how_far_that_is(
@@ -60,13 +46,13 @@ def test_of_a_store_that_is_replaced_info_says_how_far_that_is(
     out = tmp_path / "out"
     pack(images, out, size=16)
     for change, options, command in (
-        (pack, {"size": 32, "overwrite": True}, f"pack {images} {out} --size 32"),
+        (pack, {"size": 32, "overwrite": True}, f"pack {images} {out} --size 32 --overwrite"),
         (update, {}, f"pack update {images} {out}"),
     ):
         interrupted(change, images, out, **options, workers=1)
         assert run(["info", str(tmp_path / "out.packing")]) == 1
         said = capsys.readouterr().err
-        assert f"{out} holds a store whose replacement is at" in said
+        assert f"{out} holds a store whose replacement, at" in said
         assert said.endswith(f"Continue with: {command}\n")
         shutil.rmtree(tmp_path / "out.packing")
     assert run(["info", str(out)]) == 0
@@ -153,7 +139,7 @@ def test_the_line_that_info_prints_continues_it(
     def follow() -> None:
         assert run(["info", str(stages[0])]) == 1
         said = capsys.readouterr().err
-        line = re.search(r"(?:Resume|Continue) with: (pack .*)$", said)
+        line = re.search(r"Continue with: (pack .*)$", said)
         assert line is not None, said
         assert run([*shlex.split(line[1])[1:], "--quiet"]) == 0
 
@@ -203,20 +189,14 @@ def test_of_parts_of_two_divisions_info_says_to_start_over(
     assert capsys.readouterr().err.endswith(said)
 
 
-def _damaged(stage: Path, header: dict[str, object]) -> None:
-    (stage / ".packing").mkdir(parents=True)
-    text = json.dumps(header).encode()
-    (stage / JOURNAL).write_bytes(b"%08x %b\n" % (zlib.crc32(text), text))
-
-
-@pytest.mark.parametrize("words", [("build",), ("build", "--overwrite")])
+@pytest.mark.parametrize("words", [(), ("--overwrite",)])
 def test_where_a_journal_cannot_be_continued_what_it_says_to_do_helps(
     words: tuple[str, ...], images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The checksum is right, and a field is none of a journal's: another program's, or a disk's that lies."""
-    out = tmp_path / "out"
-    _damaged(tmp_path / "out.packing", {"journal": 2, "inputs": "eight"})
-    command = [words[0], str(images), str(out), *words[1:], "--size", "16", "--quiet"]
+    (tmp_path / "out.packing/.packing").mkdir(parents=True)
+    (tmp_path / "out.packing" / JOURNAL).write_bytes(Header(inputs="eight").encode())  # type: ignore[arg-type]
+    command = ["build", str(images), str(tmp_path / "out"), *words, "--size", "16", "--quiet"]
     assert run(command) == 1
     said = capsys.readouterr().err
     assert "says inputs = 'eight', expected an integer" in said

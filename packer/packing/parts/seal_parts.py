@@ -32,7 +32,7 @@ from packer.store.disk_space import allocate
 from packer.store.files import sync_folder, sync_names, write_at
 from packer.store.lock import Lock, checked
 from packer.store.out_folder import resolved_out
-from packer.store.parts import Part, started_parts
+from packer.store.parts import PARTS, Part, started_parts
 from packer.store.reports import store_report, summed_report
 from packer.store.seal import seal
 from packer.store.state import check_finished, out_of, resume_command, two_divisions
@@ -62,8 +62,7 @@ def seal_parts(
     target, options = resolved_out(out), WorkerOptions(max_rejects=max_rejects)
     to = Folder(target)
     to.recover()
-    state = to.state
-    if state.finished and not state.is_in_progress:
+    if to.finished:
         reports = {split: _finished_report(store) for split, store in stores_of(target).items()}
     else:
         reports = _sealed(to)
@@ -75,12 +74,12 @@ def seal_parts(
 
 def _sealed(to: Folder) -> dict[str, PackReport]:
     """Seal the store, or those of the splits, and publish them."""
-    if not to.state.with_parts:
+    if not _with_parts(to):
         raise PackError(f"{to.out} holds no part of a pack. Parts are made by: pack IMAGES {to.out} --part i/n")
     reports: dict[str, PackReport] = {}
     try:
         with to.held():
-            stores = {split_of(store, to.stage): store for store in stores_in(to.stage) if store in to.state.with_parts}
+            stores = {split_of(store, to.stage): store for store in stores_in(to.stage) if store in _with_parts(to)}
             found = {
                 split: _CompleteParts.open(to.store(split))
                 for split, store in stores.items()
@@ -97,11 +96,16 @@ def _sealed(to: Folder) -> dict[str, PackReport]:
                 reports[split] = dataclasses.replace(report, out=str(out_of(store)), seconds=seconds)
             to.publish()
     except LockedError:
-        for store in to.state.with_parts:
+        for store in _with_parts(to):
             for part in started_parts(store):
                 Lock(part.folder(store)).close()
         raise
     return reports
+
+
+def _with_parts(to: Folder) -> list[Path]:
+    """The folders where parts of a pack are in progress."""
+    return [store for store in to.unfinished if (store / PARTS).is_dir()]
 
 
 def _notified(split: str, done: int, total: int) -> None:
