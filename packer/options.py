@@ -23,7 +23,7 @@ CHANNELS = {"rgb": 3, "gray": 1, "rgba": 4}
 MAX_PIXELS = 178_956_970
 
 # Of `show` how many images.
-TILES, TILES_A_LINE = 48, 8
+TILES = 48
 
 
 def option(

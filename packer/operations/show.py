@@ -1,4 +1,4 @@
-"""Pictures of a store for a person: a contact sheet, or single rows as PNG. Reads the raw file with numpy; needs no torch.
+"""A contact sheet of a store, for a person. Reads the raw file with numpy; needs no torch.
 
 What is over the rows, boxes and masks: `packer.operations.overlay`.
 """
@@ -17,8 +17,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from packer.errors import OptionsError
 from packer.operations.overlay import Overlay
-from packer.option_names import Option
-from packer.options import TILES, TILES_A_LINE
+from packer.options import TILES
 from packer.store.sealed.ragged_rows import EqualRows, FrameRows, RaggedRows, mapped_tensor, stored_rows
 from packer.store.state import check_finished
 from reader.format.manifest import PIXELS, Manifest
@@ -32,7 +31,7 @@ _MARGIN = 6
 _CAPTION = 16
 # more than a tile has room for; text is measured again for each character that is left out
 _CAPTION_CHARACTERS = 120
-_CLASSES = 100
+_TILES_A_LINE = 8
 _PAPER, _INK = (250, 250, 248), (60, 60, 60)
 
 _RowPixels = npt.NDArray[np.uint8] | RaggedRows | FrameRows
@@ -43,46 +42,18 @@ def contact_sheet(
     *,
     rows: Sequence[int] | None = None,
     count: int = TILES,
-    columns: int = TILES_A_LINE,
 ) -> Image.Image:
     """Draw rows as tiles with captions, boxes and masks, aspect kept; without rows, `count` of them spread evenly over the store.
 
     Raises:
         StoreError: OUT is not a complete store.
-        IndexError: a row is out of range.
-    """
-    store = _open(out)
-    chosen = list(rows) if rows is not None else spread(store[0].rows, count)
-    return _sheet(Overlay(out, store[0]), *store, chosen, min(columns, len(chosen)))
-
-
-def class_sheet(out: str | os.PathLike[str], count: int) -> Image.Image:
-    """Draw a line for each class, of up to count of its rows, evenly spread; of more than 100 classes, 100 evenly spread.
-
-    Raises:
-        StoreError: OUT is not a complete store.
-        OptionsError: its rows have no classes.
+        OptionsError: a row is out of range.
     """
     manifest, pixels, targets = _open(out)
-    if manifest.target_kind == "regression" or not manifest.classes:
-        raise OptionsError(f"{out} has no classes to draw a line of. Leave {Option('per_class')} out.")
-    chosen: list[int | None] = []
-    for index in spread(len(manifest.classes), _CLASSES):
-        own = np.flatnonzero(targets[:, index] if manifest.target_kind == "multi-hot" else targets == index)
-        line = [int(own[i]) for i in spread(len(own), count)]
-        chosen += [*line, *[None] * (count - len(line))] if line else []
-    return _sheet(Overlay(out, manifest), manifest, pixels, targets, chosen, count)
-
-
-def _sheet(
-    overlay: Overlay,
-    manifest: Manifest,
-    pixels: _RowPixels,
-    targets: npt.NDArray[Any],
-    chosen: Sequence[int | None],
-    columns: int,
-) -> Image.Image:
-    """Draw rows as labeled tiles, so many in a line; None leaves a gap."""
+    chosen = list(rows) if rows is not None else spread(manifest.rows, count)
+    if wrong := next((row for row in chosen if row >= manifest.rows), None):
+        raise OptionsError(f"row {wrong} is out of range: the store has rows 0 to {manifest.rows - 1}.")
+    overlay, columns = Overlay(out, manifest), min(_TILES_A_LINE, len(chosen))
     side = _TILE if overlay.is_empty else _TILE_WITH_LABELS
     height, width = manifest.common_sides or (side, side)
     tile = _scaled(width, height, side)
@@ -90,13 +61,13 @@ def _sheet(
     lines = -(-len(chosen) // columns)
     sheet = Image.new("RGB", (columns * step_x + _MARGIN, lines * step_y + _MARGIN), _PAPER)
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default()
-    values = RowValues(manifest)
+    checks = RowValues(manifest)
     for number, row in enumerate(chosen):
-        if row is None:
-            continue
-        values.check_targets(str(overlay.out), row, targets[row : row + 1])
+        checks.check_targets(str(overlay.out), row, targets[row : row + 1])
         x, y = _MARGIN + number % columns * step_x, _MARGIN + number // columns * step_y
-        image = overlay.tint(_row_image(manifest, pixels, row).convert("RGB"), row)
+        values = np.asarray(pixels[row])
+        picture = Image.fromarray(values[:, :, 0] if manifest.channels == 1 else values)
+        image = overlay.tint(picture.convert("RGB"), row)
         # small rows (32 x 32) are shown as the squares they are
         scale = side / max(image.size)
         resample = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BOX
@@ -106,17 +77,6 @@ def _sheet(
         label = _label(manifest, targets, row)
         draw.text((x, y + tile[1] + 2), _fitted(label, tile[0], font), _INK, font)
     return sheet
-
-
-def row_image(out: str | os.PathLike[str], row: int) -> Image.Image:
-    """Return one row as it is stored.
-
-    Raises:
-        StoreError: OUT is not a complete store.
-        IndexError: the row is out of range.
-    """
-    manifest, pixels, _ = _open(out)
-    return _row_image(manifest, pixels, row)
 
 
 def png(image: Image.Image) -> bytes:
@@ -150,13 +110,6 @@ def _open(out: str | os.PathLike[str]) -> tuple[Manifest, _RowPixels, npt.NDArra
     rows = stored_rows(Path(out), manifest)
     pixels = np.memmap(Path(out) / PIXELS, np.uint8, "r", shape=shape) if isinstance(rows, EqualRows) else rows
     return manifest, pixels, mapped_tensor(Path(out), manifest, "targets")
-
-
-def _row_image(manifest: Manifest, pixels: _RowPixels, row: int) -> Image.Image:
-    if not 0 <= row < manifest.rows:
-        raise IndexError(f"row {row} is out of range: the store has rows 0 to {manifest.rows - 1}.")
-    values = np.asarray(pixels[row])
-    return Image.fromarray(values[:, :, 0] if manifest.channels == 1 else values)
 
 
 def _label(manifest: Manifest, targets: npt.NDArray[Any], row: int) -> str:

@@ -74,7 +74,9 @@ class Recorded:
     def commits(self) -> set[int]:
         """The calls that make something count: new names of stores, and syncs of a journal."""
         found = [(at, call.name, call.path.endswith("/journal")) for at, call in enumerate(self.calls, 1)]
-        return {at for at, name, is_log in found if name in ("rename", "exchange", "link") or (is_log and "sync" in name)}
+        return {
+            at for at, name, is_log in found if name in ("rename", "exchange", "link") or (is_log and "sync" in name)
+        }
 
     def trees(self) -> Iterator[tuple[int, Tree]]:
         """Yield what a power cut behind each call may leave, each once."""

@@ -1,4 +1,4 @@
-"""`pack info` on what the one pass has found: rows a class, sizes; `pack show` with a line for each class."""
+"""`pack info` on what the one pass has found: rows a class, sizes."""
 
 from __future__ import annotations
 
@@ -35,13 +35,11 @@ def test_rows_a_class_and_sizes_of_the_sources_are_counted(tmp_path: Path) -> No
     assert sources.source_bytes == sum(path.stat().st_size for path in (tmp_path / "images").rglob("*.jpg"))
 
 
-def test_rows_without_a_class_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_without_a_class_are_reported(tmp_path: Path) -> None:
     make_tree(tmp_path / "images", classes=1, each=2)
     pack(tmp_path / "images/class0", tmp_path / "flat", size=16)
     sources = describe(tmp_path / "flat").sources[""]
     assert (sources.class_counts, sources.unlabelled) == ([], 2)
-    assert run(["show", str(tmp_path / "flat"), "--per-class", "2", "-o", str(tmp_path / "s.png")]) == 2
-    assert "flat has no classes to draw a line of" in capsys.readouterr().err
 
 
 def test_rows_of_several_classes_count_in_each(tmp_path: Path) -> None:
@@ -76,20 +74,3 @@ def test_one_class_is_one_and_long_lines_are_folded(shared_store: Path) -> None:
 def test_no_store_is_no_store(tmp_path: Path) -> None:
     with pytest.raises(StoreError):
         describe(tmp_path)
-
-
-def test_a_sheet_has_a_line_for_each_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, color, count in (("red", "red", 5), ("blue", "blue", 1)):
-        (tmp_path / "images" / name).mkdir(parents=True)
-        for n in range(count):
-            Image.new("RGB", (32, 32), color).save(tmp_path / "images" / name / f"{n}.png")
-    pack(tmp_path / "images", tmp_path / "out", size=32)
-    sheet = tmp_path / "classes.png"
-    assert run(["show", str(tmp_path / "out"), "--per-class", "3", "-o", str(sheet)]) == 0
-    with Image.open(sheet) as image:
-        assert image.size == (3 * 134 + 6, 2 * 150 + 6)
-        centres = [[image.getpixel((70 + 134 * x, 70 + 150 * y)) for x in range(3)] for y in range(2)]
-    blue, red, paper = (0, 0, 255), (255, 0, 0), (250, 250, 248)
-    assert centres == [[blue, paper, paper], [red, red, red]]
-    assert run(["show", str(tmp_path / "out"), "--per-class", "3", "--rows", "1", "-o", str(sheet)]) == 2
-    assert "leave --rows and --single out" in capsys.readouterr().err
