@@ -12,7 +12,6 @@ _PARTS = (
     "crops",
     "jpeg_row",
     "neon",
-    "picture",
     "pixel_steps",
     "reads",
     "resample",

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from reader.transforms.color import ColorJitter, Normalize
     from reader.transforms.composition import Compose, RandomApply, RandomChoice
     from reader.transforms.conversion import from_torchvision
-    from reader.transforms.detection.boxes import ToDetection
-    from reader.transforms.detection.resizing import FixedSizeCrop, RandomShortestSize, ScaleJitter
+    from reader.transforms.detection import FixedSizeCrop, RandomShortestSize, ScaleJitter, ToDetection
     from reader.transforms.mixing import CutMix, MixUp, RandomErasing
     from reader.transforms.padding import Pad
     from reader.transforms.pixel_transforms import (

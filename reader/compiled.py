@@ -52,17 +52,14 @@ def crop(pixels: torch.Tensor, table: _Numbers, result: torch.Tensor, channels: 
     Raises:
         ValueError: a row's box is empty or outside of its image, an image outside of pixels, or a crop outside of the result.
     """
-    function = _function()
-    assert function is not None
-    return function(pixels.numpy(), table, result.numpy(), channels, fill, _threads())
+    is_made: bool = _functions().crops(pixels.numpy(), table, result.numpy(), channels, fill, _threads())
+    return is_made
 
 
 def augmented(
     pixels: torch.Tensor, kinds: torch.Tensor, numbers: torch.Tensor, fill: Sequence[float] | None = None
-) -> torch.Tensor | None:
+) -> torch.Tensor:
     """Do steps to each image of uint8[B, H, W, C], one after the other, as the kernels of `program` do each.
-
-    Returns uint8[B, H, W, C]; None where there is no memory for it, or this is an x86-64 without AVX2.
 
     Args:
         pixels: `take_steps`.
@@ -72,22 +69,33 @@ def augmented(
 
     Raises:
         ValueError: a number is not finite, or out of the range of its kind.
+        MemoryError: there is not enough for a copy of an image on each thread.
     """
-    _, height, width, channels = pixels.shape
-    table = _steps_table(kinds, numbers)
-    levels = None if fill is None else tuple(float(fill[n % len(fill)]) for n in range(3))
     result = memory(*pixels.shape)
-    function = _functions().augment
-    is_made = function(
-        pixels.numpy(), table, result.numpy(), (height, width), channels, kinds.shape[1], levels, _threads()
-    )
-    return result if is_made else None
+    augment_into(pixels.numpy(), kinds, numbers, fill, result.numpy(), _threads())
+    return result
 
 
-def blurred(pixels: torch.Tensor, down: torch.Tensor, across: torch.Tensor) -> torch.Tensor | None:
+def augment_into(
+    pixels: _Bytes,
+    kinds: torch.Tensor,
+    numbers: torch.Tensor,
+    fill: Sequence[float] | None,
+    out: _Bytes,
+    threads: int = 1,
+) -> None:
+    """Do as `augmented` to uint8[..., H, W, C], and write to as many bytes; kinds: int[..., S], numbers: float32[..., S, 6]."""
+    height, width, channels = pixels.shape[-3:]
+    # of each step its kind, an int32, and six numbers
+    table = np.empty((*kinds.shape, 1 + _NUMBERS), np.float32)
+    table.view(np.int32)[..., 0], table[..., 1:] = kinds.numpy(), numbers.numpy()
+    levels = None if fill is None else tuple(float(fill[n % len(fill)]) for n in range(3))
+    if not _functions().augment(pixels, table, out, (height, width), channels, kinds.shape[-1], levels, threads):
+        raise MemoryError(f"there is no memory for a copy of {height} x {width} pixels")
+
+
+def blurred(pixels: torch.Tensor, down: torch.Tensor, across: torch.Tensor) -> torch.Tensor:
     """Blur each image of uint8[B, H, W, C] by weights of its own, as `reader.transforms.kernels.pixel_ops.gaussian_blur` does.
-
-    Returns uint8[B, H, W, C]; None as `augmented`.
 
     Args:
         pixels: `take_steps`.
@@ -95,12 +103,14 @@ def blurred(pixels: torch.Tensor, down: torch.Tensor, across: torch.Tensor) -> t
 
     Raises:
         ValueError: there are more, or their number is even.
+        MemoryError: there is not enough for a line of an image on each thread.
     """
     _, height, width, channels = pixels.shape
     result, weights = np.empty(tuple(pixels.shape), np.uint8), torch.cat([down, across], 1).numpy()
     kernel = down.shape[1], across.shape[1]
-    is_made = _functions().blur(pixels.numpy(), weights, result, (height, width), channels, kernel, _threads())
-    return torch.from_numpy(result) if is_made else None
+    if not _functions().blur(pixels.numpy(), weights, result, (height, width), channels, kernel, _threads()):
+        raise MemoryError(f"there is no memory for a line of {width} pixels")
+    return torch.from_numpy(result)
 
 
 def take_steps(pixels: torch.Tensor) -> bool:
@@ -110,7 +120,7 @@ def take_steps(pixels: torch.Tensor) -> bool:
 
 def take_channels(pixels: torch.Tensor, channels: int) -> bool:
     """Say whether `augment_into` and `floats_into` take images of so many channels in these pixels, as `take_steps`."""
-    return channels in _COLOR_CHANNELS and are_served(pixels, channels)
+    return channels in _COLOR_CHANNELS and are_served(pixels, channels) and hasattr(_functions(), "augment")
 
 
 def floats_of(pixels: torch.Tensor, of_level: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor | None:
@@ -130,24 +140,9 @@ def floats_of(pixels: torch.Tensor, of_level: Callable[[torch.Tensor], torch.Ten
     return result.movedim(1, -1)
 
 
-def augment_into(image: _Bytes, kinds: torch.Tensor, numbers: torch.Tensor, out: _Bytes) -> bool:
-    """Do as `augmented` to one image of uint8[H, W, C], on this thread; kinds: int[S], numbers: float32[S, 6]; False as there."""
-    table = _steps_table(kinds, numbers)
-    height, width, channels = out.shape
-    result: bool = _functions().augment(image, table, out, (height, width), channels, len(kinds), None, 1)
-    return result
-
-
-def _steps_table(kinds: torch.Tensor, numbers: torch.Tensor) -> npt.NDArray[np.float32]:
-    """Return float32[..., S, 7]: of each step its kind, an int32, and six numbers."""
-    table = np.empty((*kinds.shape, 1 + _NUMBERS), np.float32)
-    table.view(np.int32)[..., 0], table[..., 1:] = kinds.numpy(), numbers.numpy()
-    return table
-
-
 def floats_into(image: _Bytes, tables: npt.NDArray[np.float32], out: npt.NDArray[np.float32]) -> None:
-    """Write planes of floats of one image, uint8[H * W * C], flat, by float32[C, 256] for each level, on this thread."""
-    _functions().floats(image, tables, out, len(image), 1)
+    """Write planes of floats of one image, uint8[H, W, C], by float32[C, 256] for each level, on this thread."""
+    _functions().floats(image, tables, out, image.size, 1)
 
 
 def float_tables(channels: int, of_level: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor | None:
@@ -184,6 +179,7 @@ def are_served(pixels: torch.Tensor, channels: int) -> bool:
         and pixels.is_contiguous()
         and channels in _CHANNELS
         and is_built()
+        and tuning().compiled_transforms == 1
     )
 
 
@@ -224,15 +220,11 @@ def load() -> None:
 
 def is_built() -> bool:
     """Say whether the compiled part is there."""
-    return _function() is not None
+    return hasattr(_functions(), "crops")
 
 
 def _threads() -> int:
     return transform_threads.get() or torch.get_num_threads()
-
-
-def _function() -> Callable[..., bool] | None:
-    return getattr(_functions(), "crops", None)
 
 
 @functools.cache

@@ -109,6 +109,8 @@ class Tuning:
     masks_per_pass: int = 32
     # Bytes of pixels that are worth a thread of the compiled part.
     compiled_thread_bytes: int = 1 << 18
+    # 1: the compiled part transforms, where it is built; 0: torch does, as where it is not.
+    compiled_transforms: int = 1
 
 
 _DEFAULTS = Tuning()

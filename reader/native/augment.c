@@ -10,7 +10,6 @@
 #include "pixel_steps.h"
 #include "threads.h"
 #include "unaligned.h"
-#include "warp.h"
 
 #define MOST_SIDE (1 << 20)
 #define MOST_STEPS 1024
@@ -43,8 +42,8 @@ typedef struct {
 const char augment_doc[] =
     "augment(pixels, table, out, size, channels, steps, fill, threads) -> bool\n\n"
     "Copy uint8[B, height, width, channels] with size = (height, width) to out, and do each image's steps there. table: float32[B,\n"
-    "steps, 7], the kind as an int32 and six numbers, see pixel_steps.h. fill: what warped images have beyond, three levels, or None. Returns\n"
-    "False where there is no memory, or this CPU has no AVX2 on x86-64.\n"
+    "steps, 7], the kind as an int32 and six numbers, see pixel_steps.h. fill: what warped images have beyond, three levels, or None.\n"
+    "Returns False where there is no memory. Missing on x86-64 without AVX2.\n"
     "Raises ValueError where a kind is none of these, or a number is out of range.";
 
 const char floats_doc[] =
@@ -111,7 +110,7 @@ static PyObject *checked_augment(Job *job, const Py_buffer *pixels, const Py_buf
     job->steps = own;
     int is_done;
     Py_BEGIN_ALLOW_THREADS;
-    is_done = HAS_FUSED && on_threads(change_image, job, images, threads, pixels->len);
+    is_done = on_threads(change_image, job, images, threads, pixels->len);
     Py_END_ALLOW_THREADS;
     PyMem_Free(own);
     return PyBool_FromLong(is_done);

@@ -23,7 +23,7 @@ typedef struct {
 const char blur_doc[] =
     "blur(pixels, weights, out, size, channels, kernel, threads) -> bool\n\n"
     "Blur uint8[B, height, width, channels] with size = (height, width) to out. kernel: (down, across), how many taps, odd, each half\n"
-    "less than its side; weights: float32[B, down + across]. False where there is no memory, or this CPU has no AVX2 on x86-64.";
+    "less than its side; weights: float32[B, down + across]. False where there is no memory. Missing on x86-64 without AVX2.";
 
 /* Reflects an index at the edges: -1 -> 1, count -> count - 2. */
 static int reflected(int at, int count) {
@@ -97,7 +97,7 @@ PyObject *blur(PyObject *module, PyObject *args) {
         job.out = out.buf;
         job.weights = weights.buf;
         Py_BEGIN_ALLOW_THREADS;
-        is_done = is_right && HAS_FUSED && on_threads(blur_image, &job, images, threads, pixels.len);
+        is_done = is_right && on_threads(blur_image, &job, images, threads, pixels.len);
         Py_END_ALLOW_THREADS;
     }
     PyBuffer_Release(&pixels);

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "neon.h"
-#include "picture.h"
+#include "resample.h"
 #include "threads.h"
 
 #if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__) && !defined(PIXPACK_PLAIN_C)

@@ -12,7 +12,8 @@
 
 #include "functions.h"
 #include "jpeg_row.h"
-#include "picture.h"
+#include "pixel_steps.h"
+#include "resample.h"
 
 /* Version of the functions and their behavior, which __init__.py compares: a build of other sources is not used. */
 #define INTERFACE 27
@@ -204,14 +205,22 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", NULL, 0, methods, NULL, NULL, NULL, NULL};
+static int complete(PyObject *module) {
+    if (!HAS_FUSED && (PyObject_DelAttrString(module, "augment") || PyObject_DelAttrString(module, "blur")))
+        return -1;
+    return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) || PyModule_AddStringConstant(module, "HEADERS", HEADERS) ? -1 : 0;
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, complete},
+#ifdef Py_mod_gil
+    {Py_mod_gil, Py_MOD_GIL_NOT_USED}, /* no variable here changes after the import */
+#endif
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", NULL, 0, methods, slots, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__native(void) {
-    PyObject *module = PyModule_Create(&definition);
-    if (module && (PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) ||
-                   PyModule_AddStringConstant(module, "HEADERS", HEADERS))) {
-        Py_DECREF(module);
-        return NULL;
-    }
-    return module;
+    return PyModuleDef_Init(&definition);
 }

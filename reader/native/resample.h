@@ -1,8 +1,9 @@
-/* Resize and crop a picture line by line. Knows pixels of three or four bytes, and no file format. */
+/* Resize and crop a picture, in memory or line by line. Knows pixels of three or four bytes, and no file format. */
 
 #ifndef PIXPACK_RESAMPLE_H
 #define PIXPACK_RESAMPLE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 /* Lines per pass: they share one load of coefficients. */
@@ -48,5 +49,16 @@ void resampler_begin_at(Resampler *self, int column);
 void resampler_push(Resampler *self, uint8_t *const lines[LINES], int count);
 
 void resampler_free(Resampler *self);
+
+/* Lines of pixels of 1, 3 or 4 bytes, with a stride in bytes; memory can be read up to end. */
+typedef struct {
+    const uint8_t *pixels, *end;
+    size_t line_stride;
+    int pixel_bytes;
+} Picture;
+
+/* Writes the wanted part of the picture with all of its channels, whatever wanted->channels says. Returns 0 if resampler_init does, or if
+ * out of memory. */
+int picture_resize(const Picture *picture, const Wanted *wanted, uint8_t *out, long out_stride);
 
 #endif

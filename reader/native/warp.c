@@ -1,6 +1,6 @@
 /* Samples pixels, one output line at a time, within a level of torch's kernels. */
 
-#include "warp.h"
+#include "pixel_steps.h"
 
 #include <math.h>
 #include <string.h>

@@ -5,7 +5,6 @@ Pixels are computed as torchvision's v2 computes them for uint8, within a level.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -14,7 +13,22 @@ from reader.store import ImageBatch, replaced
 from reader.transforms.fills import Fill, class_beyond
 from reader.transforms.labels import masks_in, with_moved_boxes
 from reader.transforms.program import STEPS, Program, RowTransform
-from reader.transforms.random import AFFINE, ROTATION, draw, host_batch, numbers, pair
+from reader.transforms.random import (
+    AFFINE,
+    FINITE,
+    POSITIVE,
+    ROTATION,
+    SHARE,
+    draw,
+    host_batch,
+    numbers,
+    one_of,
+    pair,
+    span,
+)
+
+# How pixels are taken from between others.
+POINTWISE = ("nearest", "bilinear")
 
 
 class RandomAffine(RowTransform):
@@ -52,16 +66,13 @@ class RandomAffine(RowTransform):
         *,
         seed: int = 0,
     ) -> None:
-        self.degrees = _angles("degrees", degrees, (2,))
-        self.translate = None if translate is None else pair("translate", translate, "two shares from 0 to 1")
-        if self.translate is not None and not all(0 <= share <= 1 for share in self.translate):
-            raise ValueError(f"translate is {translate!r}, expected two shares from 0 to 1.")
-        self.scale = None if scale is None else pair("scale", scale, "two factors above 0, the smaller one first")
-        if self.scale is not None and not 0 < self.scale[0] <= self.scale[1] < math.inf:
-            raise ValueError(f"scale is {scale!r}, expected two factors above 0, the smaller one first.")
-        self.shear = None if shear is None else _angles("shear", shear, (2, 4))
-        self.interpolation, self.fill, self.center = checked_interpolation(interpolation), fill, _checked_center(center)
-        self.seed = seed
+        self.degrees = span("degrees", degrees, FINITE, 0)
+        self.translate = pair("translate", (0, 0) if translate is None else translate, SHARE)
+        self.scale = span("scale", (1, 1) if scale is None else scale, POSITIVE)
+        of_axes = [0] if shear is None else numbers("shear", shear)
+        self.shear = span("shear", of_axes[:2], FINITE, 0), span("shear", of_axes[2:] or (0, 0), FINITE)
+        self.interpolation, self.fill = one_of("interpolation", interpolation, POINTWISE), fill
+        self.center, self.seed = None if center is None else pair("center", center, FINITE), seed
 
     def _changed(self, batch: ImageBatch) -> ImageBatch:
         angle, shift, scale, shear = self.drawn(host_batch(batch))
@@ -72,14 +83,12 @@ class RandomAffine(RowTransform):
         """Draw what a call would use, float64: angles [B], shifts [B, 2] in x and y, factors [B] and shears [B, 2]."""
         height, width = batch.pixels.shape[1:3]
         angle, x, y, scale, shear_x, shear_y = draw(batch, self.seed, AFFINE)
-        across, down = (0.0, 0.0) if self.translate is None else self.translate
+        across, down = self.translate
         shift = torch.stack(
             [_between(x, -across * width, across * width), _between(y, -down * height, down * height)], 1
         )
-        low, high = (1.0, 1.0) if self.scale is None else self.scale
-        shears = (0.0, 0.0, 0.0, 0.0) if self.shear is None else (*self.shear, 0.0, 0.0)[:4]
-        shear = torch.stack([_between(shear_x, *shears[:2]), _between(shear_y, *shears[2:])], 1)
-        return _between(angle, *self.degrees), shift.round(), _between(scale, low, high), shear
+        shear = torch.stack([_between(shear_x, *self.shear[0]), _between(shear_y, *self.shear[1])], 1)
+        return _between(angle, *self.degrees), shift.round(), _between(scale, *self.scale), shear
 
 
 class RandomRotation(RowTransform):
@@ -112,12 +121,14 @@ class RandomRotation(RowTransform):
                 "expand=True would give every image of a batch another size. Leave it out, or read the dataset with torch's"
                 " DataLoader and torchvision's."
             )
-        self.degrees = _angles("degrees", degrees, (2,))
-        self.interpolation, self.fill, self.center = checked_interpolation(interpolation), fill, _checked_center(center)
-        self.seed = seed
+        self.degrees, self.fill = span("degrees", degrees, FINITE, 0), fill
+        self.interpolation = one_of("interpolation", interpolation, POINTWISE)
+        self.center, self.seed = None if center is None else pair("center", center, FINITE), seed
 
     def _changed(self, batch: ImageBatch) -> ImageBatch:
-        matrices = rotations(batch, self.angles(host_batch(batch)), self.center)
+        angle = self.angles(host_batch(batch))
+        none = torch.zeros(len(angle), 2, dtype=angle.dtype, device="cpu")
+        matrices = inverse_matrices(batch, -angle, none, torch.ones_like(angle), none, self.center)
         return moved(batch, matrices, self.interpolation, self.fill)
 
     def angles(self, batch: ImageBatch) -> torch.Tensor:
@@ -161,12 +172,6 @@ def _moved_boxes(boxes: torch.Tensor, matrices: torch.Tensor, height: int, width
     return moved.to(boxes.dtype) if boxes.dtype.is_floating_point else moved.float()
 
 
-def rotations(batch: ImageBatch, angle: torch.Tensor, center: Sequence[float] | None = None) -> torch.Tensor:
-    """Give the matrices that rotate by float64[B] degrees, counterclockwise."""
-    none = torch.zeros(len(angle), 2, dtype=angle.dtype, device=angle.device)
-    return inverse_matrices(batch, -angle, none, torch.ones_like(angle), none, center)
-
-
 def inverse_matrices(
     batch: ImageBatch,
     angle: torch.Tensor,
@@ -201,7 +206,7 @@ def warped(pixels: torch.Tensor, matrices: torch.Tensor, interpolation: str, fil
 
 def grid_lines(matrices: torch.Tensor, height: int, width: int) -> torch.Tensor:
     """Make float32[B, 2, 3] of float64[B, 2, 3]: from places around the middle to -1..1 from edge to edge."""
-    return matrices.float() / torch.tensor([0.5 * width, 0.5 * height], device="cpu")[:, None]
+    return matrices.float() / torch.tensor([0.5 * width, 0.5 * height], dtype=torch.float32, device="cpu")[:, None]
 
 
 def _forward(matrices: torch.Tensor, height: int, width: int) -> torch.Tensor:
@@ -213,30 +218,6 @@ def _forward(matrices: torch.Tensor, height: int, width: int) -> torch.Tensor:
     # new = forward @ (old - middle - start) + middle
     start = middle - (forward @ (middle + matrices[:, :, 2])[..., None])[..., 0]
     return torch.cat([forward, start[..., None]], 2)
-
-
-def checked_interpolation(interpolation: str) -> str:
-    """Return "nearest" or "bilinear", also of torchvision's InterpolationMode; raises ValueError."""
-    name = getattr(interpolation, "value", interpolation)
-    if name not in ("nearest", "bilinear"):
-        raise ValueError(f'interpolation is {interpolation!r}, expected "nearest" or "bilinear".')
-    return str(name)
-
-
-def _checked_center(center: Sequence[float] | None) -> Sequence[float] | None:
-    return None if center is None else pair("center", center, "x and y in pixels")
-
-
-def _angles(name: str, value: float | Sequence[float], lengths: tuple[int, ...]) -> tuple[float, ...]:
-    """Return low and high, or two such pairs; raises ValueError."""
-    found = numbers(name, value)
-    if len(found) == 1 and not isinstance(value, Sequence):
-        if found[0] < 0:
-            raise ValueError(f"{name} is {value!r}, expected 0 or more degrees, or low and high.")
-        return -found[0], found[0]
-    if len(found) not in lengths or not all(map(math.isfinite, found)):
-        raise ValueError(f"{name} is {value!r}, expected degrees: one number, or low and high.")
-    return tuple(found)
 
 
 def _between(drawn: torch.Tensor, low: float, high: float) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,18 @@ from reader.format.manifest import Manifest
 from reader.store import Batch, ImageBatch, RaggedBatch, replaced
 from reader.transforms.kernels.regions import floats
 from reader.transforms.program import STEPS, LevelTransform, Program, refuse_masks
-from reader.transforms.random import COLOR_JITTER, COLOR_ORDER, check_batch, draw, numbers, two_numbers
+from reader.transforms.random import (
+    COLOR_JITTER,
+    COLOR_ORDER,
+    FACTOR,
+    FINITE,
+    POSITIVE,
+    TURN,
+    check_batch,
+    draw,
+    numbers,
+    span,
+)
 
 # The orders of brightness, contrast and saturation, by these numbers; hue has one of the 4 positions around them.
 _ORDERS = ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))
@@ -41,11 +51,9 @@ class Normalize(torch.nn.Module):
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        mean, std = numbers("mean", mean), numbers("std", std)
-        if len(mean) != len(std) or not all(
-            0 < s < math.inf and math.isfinite(m) for m, s in zip(mean, std, strict=True)
-        ):
-            raise ValueError(f"mean {mean} and std {std}: expected one finite number of each a channel, std above 0.")
+        mean, std = numbers("mean", mean, FINITE), numbers("std", std, POSITIVE)
+        if len(mean) != len(std):
+            raise ValueError(f"mean is {mean} and std {std}, expected one number of each a channel.")
         if not isinstance(dtype, torch.dtype):
             raise ValueError(f"dtype is {dtype!r}, expected one such as torch.float32: there is no inplace here.")
         scale = torch.tensor([1 / (255 * value) for value in std], dtype=torch.float32)
@@ -106,7 +114,7 @@ class Normalize(torch.nn.Module):
         return torch.addcmul(shift, images.float(), scale).to(self.dtype)
 
     def _of_batch(self, batch: ImageBatch | RaggedBatch) -> ImageBatch | RaggedBatch:
-        check_batch(self, batch, takes_ragged=True)
+        check_batch(self, batch)
         if isinstance(batch, RaggedBatch):
             refuse_masks(self, batch)
             return floats(batch, self._floats)
@@ -146,11 +154,10 @@ class ColorJitter(LevelTransform):
         *,
         seed: int = 0,
     ) -> None:
-        self.brightness = _limits("brightness", brightness)
-        self.contrast = _limits("contrast", contrast)
-        self.saturation = _limits("saturation", saturation)
-        self.hue = _hue_limits(hue)
-        self.seed = seed
+        self.brightness = span("brightness", brightness or 0, FACTOR, 1)
+        self.contrast = span("contrast", contrast or 0, FACTOR, 1)
+        self.saturation = span("saturation", saturation or 0, FACTOR, 1)
+        self.hue, self.seed = span("hue", hue or 0, TURN, 0), seed
 
     def drawn(self, batch: ImageBatch | RaggedBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Draw what a call would use: float32[4, B] brightness, contrast, saturation and hue, and int64[B, 4] their order."""
@@ -176,24 +183,3 @@ class ColorJitter(LevelTransform):
 
     def _all_limits(self) -> tuple[tuple[float, float], ...]:
         return self.brightness, self.contrast, self.saturation, self.hue
-
-
-def _limits(name: str, value: float | Sequence[float] | None) -> tuple[float, float]:
-    value = 0 if value is None else value
-    given = two_numbers(name, value)
-    low, high = given if isinstance(given, tuple) else (max(0, 1 - given), 1 + given)
-    is_negative = not isinstance(given, tuple) and given < 0
-    if is_negative or not 0 <= low <= high < math.inf:
-        raise ValueError(f"{name} is {value!r}, expected 0 or more, or two such factors, the smaller one first.")
-    return low, high
-
-
-def _hue_limits(value: float | Sequence[float] | None) -> tuple[float, float]:
-    value = 0 if value is None else value
-    given = two_numbers("hue", value)
-    low, high = given if isinstance(given, tuple) else (-given, given)
-    if not -0.5 <= low <= high <= 0.5:
-        raise ValueError(
-            f"hue is {value!r}, expected 0 to 0.5, or two numbers from -0.5 to 0.5, the smaller one first."
-        )
-    return low, high

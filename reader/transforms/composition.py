@@ -5,7 +5,6 @@ Two of one kind in them draw different numbers, though both have the seed they w
 
 from __future__ import annotations
 
-import bisect
 import copy
 import itertools
 from collections.abc import Callable, Sequence
@@ -18,8 +17,18 @@ from reader.epoch import wrapped
 from reader.store import Batch, ImageBatch, RaggedBatch, replaced
 from reader.transforms.labels import labels_in_place
 from reader.transforms.program import Program, changed, changed_by_row
-from reader.transforms.random import APPLY, CHOICE, check_batch, checked_p, draw, host_batch, integer, number
-from reader.transforms.resize import CenterCrop, Resize, ResizeCenterCrop
+from reader.transforms.random import (
+    APPLY,
+    CHOICE,
+    FACTOR,
+    SHARE,
+    check_batch,
+    draw,
+    host_batch,
+    integer,
+    number,
+    numbers,
+)
 from reader.transforms.view import View, ViewTransform
 
 Transform = Callable[[Any], Any]
@@ -42,8 +51,8 @@ class TransformGroup(Described):
 class Compose(TransformGroup):
     """Call transforms one after the other, ours or any function of an ImageBatch.
 
-    Two of one kind with one seed get two: the second draws as if it had been made with another. Resize to a shorter side and a
-    square CenterCrop right behind it become one pass over the pixels.
+    Two of one kind with one seed get two: the second draws as if it had been made with another. Neighbors that cut, resize and
+    flip become one pass over the pixels, and so do neighbors that change colors.
 
     Args:
         transforms: called in this order, each with what the one before it returned.
@@ -61,7 +70,7 @@ class Compose(TransformGroup):
     """
 
     def __init__(self, transforms: Sequence[Transform]) -> None:
-        self.transforms = distinct(_merged(flat(checked_transforms(transforms))))
+        self.transforms = distinct(flat(checked_transforms(transforms)))
 
     def __call__(self, batch: Any) -> Any:
         """Return what the last one returns."""
@@ -90,7 +99,7 @@ class RandomApply(TransformGroup):
     """
 
     def __init__(self, transforms: Sequence[Transform], p: float = 0.5, *, seed: int = 0) -> None:
-        self.transforms, self.p, self.seed = distinct(checked_transforms(transforms)), checked_p(p), seed
+        self.transforms, self.p, self.seed = distinct(checked_transforms(transforms)), number("p", p, SHARE), seed
 
     def __call__(self, batch: ImageBatch | RaggedBatch) -> Any:
         """Return a batch of the same shapes.
@@ -98,7 +107,7 @@ class RandomApply(TransformGroup):
         Raises:
             ValueError: a transform changed the size of images.
         """
-        check_batch(self, batch, takes_ragged=True)
+        check_batch(self, batch)
         here = host_batch(batch)
         if has_program(self):
             return changed(batch, self.program(here), self)
@@ -132,23 +141,20 @@ class RandomChoice(TransformGroup):
 
     def __init__(self, transforms: Sequence[Transform], p: Sequence[float] | None = None, *, seed: int = 0) -> None:
         self.transforms, self.seed = distinct(checked_transforms(transforms)), seed
-        try:
-            shares = [1.0] * len(transforms) if p is None else [number("p", share) for share in p]
-        except TypeError:  # it has no shares
-            shares = []
-        if len(shares) != len(transforms) or min(shares) < 0 or not sum(shares) > 0:
+        shares = [1.0] * len(transforms) if p is None else numbers("p", p, FACTOR)
+        if len(shares) != len(transforms) or not sum(shares) > 0:
             raise ValueError(f"p is {p!r}, expected a share for each of {len(transforms)} transforms.")
         self.p = [share / sum(shares) for share in shares]
 
     def __call__(self, batch: Any) -> Any:
         """Return what the drawn one gives; of no rows, the batch."""
-        check_batch(self, batch, takes_ragged=True)
+        check_batch(self, batch)
         if not len(batch):
             return batch
-        drawn = float(draw(host_batch(batch), self.seed, CHOICE)[0, 0])
+        drawn = draw(host_batch(batch), self.seed, CHOICE)[0, 0]
+        limits = torch.tensor(self.p, dtype=torch.float64, device="cpu").cumsum(0)
         # the last limit is 1, whatever the sum is rounded to
-        which = bisect.bisect_right(list(itertools.accumulate(self.p))[:-1], drawn)
-        return self.transforms[which](batch)
+        return self.transforms[int((drawn >= limits[:-1]).sum())](batch)
 
 
 def in_turn(transforms: Sequence[Transform], batch: Any) -> Any:
@@ -164,7 +170,7 @@ def in_turn(transforms: Sequence[Transform], batch: Any) -> Any:
                 view = transform.on(view)
             batch = view.batch()
         elif kind == "program" and isinstance(batch, Batch):
-            check_batch(run[0], batch, takes_ragged=True)
+            check_batch(run[0], batch)
             batch = changed(batch, _program(run, host_batch(batch)), run[0])
         else:
             for transform in run:
@@ -223,62 +229,25 @@ def _changed_part(batch: ImageBatch, index: torch.Tensor, transforms: Sequence[T
     return result
 
 
-def _merged(transforms: Sequence[Transform]) -> list[Transform]:
-    """Make Resize(256), CenterCrop(224) one ResizeCenterCrop(224, fraction=224 / 256): the same pixels."""
-    result: list[Transform] = []
-    for transform in transforms:
-        before = result[-1] if result else None
-        if isinstance(before, Resize) and isinstance(transform, CenterCrop) and _is_cover(before, transform):
-            # half a pixel more: what the crop is divided by is rounded down
-            result[-1] = ResizeCenterCrop(transform.height, transform.height / (before.size[0] + 0.5))
-        else:
-            result.append(transform)
-    return result
-
-
-def _is_cover(resize: Resize, crop: CenterCrop) -> bool:
-    is_plain = resize.interpolation == "bilinear" and len(resize.size) == 1 and resize.max_size is None
-    return is_plain and crop.height == crop.width <= resize.size[0]
-
-
 def distinct(transforms: Sequence[Transform]) -> list[Transform]:
-    """Return copies of transforms, nested ones included, so that no two of one kind share a seed.
-
-    A program's own object stays itself where it draws what it drew.
-    """
+    """Return copies of transforms, nested ones included, so that no two of one kind share a seed."""
     seen = set[tuple[type, int]]()
-    return [_distinct(transform, seen)[0] for transform in transforms]
 
+    def apart(transform: Any) -> Any:
+        if not isinstance(transform, Described):
+            return transform
+        copied: Any = copy.copy(transform)
+        if hasattr(transform, "seed"):
+            seed = integer("seed", transform.seed)
+            while (type(transform), seed) in seen:
+                seed = wrapped(seed + _NEXT_SEED)
+            seen.add((type(transform), seed))
+            copied.seed = seed
+        if hasattr(transform, "transforms"):
+            copied.transforms = [apart(each) for each in copied.transforms]
+        return copied
 
-def _distinct(transform: Any, seen: set[tuple[type, int]]) -> tuple[Any, bool]:
-    """Return a transform of another seed than those that are seen, and whether it draws otherwise than before."""
-    kind = _kind_of_ours(transform)
-    if kind is None:
-        return transform, False
-    changes, draws_otherwise = dict[str, object](), False
-    seed, within = getattr(transform, "seed", None), getattr(transform, "transforms", None)
-    # only a class of a program's own may have None for a seed
-    if seed is not None or (_is_ours(transform) and hasattr(transform, "seed")):
-        changes["seed"] = changed = integer("seed", seed)
-        while (kind, changed) in seen:
-            changes["seed"] = changed = wrapped(changed + _NEXT_SEED)
-            draws_otherwise = True
-        seen.add((kind, changed))
-    if isinstance(within, list | tuple):
-        result = [_distinct(each, seen) for each in within]
-        changes["transforms"] = [each for each, _ in result]
-        draws_otherwise |= any(is_changed for _, is_changed in result)
-    if not _is_ours(transform) and not draws_otherwise:
-        return transform, False
-    copied = copy.copy(transform)
-    for name, value in changes.items():
-        setattr(copied, name, value)
-    return copied, draws_otherwise
-
-
-def _kind_of_ours(transform: object) -> type | None:
-    """Return the class of this package that a transform is of, or a program's own class is made of; None: there is none."""
-    return next((kind for kind in type(transform).__mro__ if kind.__module__.startswith("reader.transforms.")), None)
+    return [apart(transform) for transform in transforms]
 
 
 def checked_transforms(transforms: Sequence[Transform]) -> Sequence[Transform]:

@@ -11,9 +11,18 @@ from typing import Any
 
 import torch
 
-from reader.transforms import affine, color, mixing, padding, pixel_transforms, policies, random_crops, resize
+from reader.transforms import (
+    affine,
+    color,
+    detection,
+    mixing,
+    padding,
+    pixel_transforms,
+    policies,
+    random_crops,
+    resize,
+)
 from reader.transforms.composition import Compose, RandomApply, Transform
-from reader.transforms.detection import resizing
 from reader.transforms.fills import Fill, mapped_fill, of_kind
 
 _BY_DATALOADER = (
@@ -82,12 +91,12 @@ _MOVES: dict[str, Callable[[Any, _Pixels], Transform]] = {
         _antialiased(t).size, t.scale, t.ratio, t.interpolation
     ),
     "RandomRotation": lambda t, at: affine.RandomRotation(t.degrees, t.interpolation, t.expand, t.center, at.fill(t)),
-    "RandomShortestSize": lambda t, _: resizing.RandomShortestSize(
+    "RandomShortestSize": lambda t, _: detection.RandomShortestSize(
         _antialiased(t).min_size, t.max_size, t.interpolation
     ),
     "RandomVerticalFlip": lambda t, _: random_crops.RandomVerticalFlip(t.p),
     "Resize": lambda t, _: resize.Resize(_antialiased(t).size, t.interpolation, t.max_size),
-    "ScaleJitter": lambda t, _: resizing.ScaleJitter(_antialiased(t).target_size, t.scale_range, t.interpolation),
+    "ScaleJitter": lambda t, _: detection.ScaleJitter(_antialiased(t).target_size, t.scale_range, t.interpolation),
 }
 
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import torch
-
-from reader.transforms.random import number
+from reader.transforms.random import number, numbers
 
 # One level, or one a channel; or a dict with those of images and of masks, by torchvision's types or their names. None: 0,
 # and what is bilinear is not weighted by it.
@@ -28,10 +25,7 @@ def of_kind(given: Any, kind: str) -> Any:
 def levels_beyond(fill: Fill) -> tuple[float, ...] | None:
     """Return one level of images, or one per channel; None without a fill."""
     given = of_kind(fill, "Image")
-    given = given.tolist() if isinstance(given, torch.Tensor | np.ndarray) else given
-    if isinstance(given, Sequence) and not isinstance(given, str | bytes):
-        return tuple(number("fill", level) for level in given)
-    return None if given is None else (number("fill", given),)
+    return None if given is None else tuple(numbers("fill", given))
 
 
 def class_beyond(fill: Fill) -> int:

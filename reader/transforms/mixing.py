@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,15 +10,16 @@ import torch
 from reader.described import Described
 from reader.host_values import on_host
 from reader.store import ImageBatch, replaced
-from reader.transforms.kernels.constants import tensor_on
-from reader.transforms.kernels.pixel_ops import in_parts
+from reader.transforms.kernels.pixel_ops import in_parts, tensor_on
 from reader.transforms.program import RowTransform
 from reader.transforms.random import (
     CUTMIX,
     ERASING,
+    LEVEL,
     MIXUP,
+    POSITIVE,
+    SHARE,
     check_batch,
-    checked_p,
     draw,
     gammas,
     host_batch,
@@ -27,7 +27,8 @@ from reader.transforms.random import (
     noise,
     number,
     numbers,
-    pair,
+    rectangles,
+    span,
 )
 
 # Attempts that torchvision makes to draw a rectangle before it leaves an image unchanged.
@@ -66,16 +67,10 @@ class RandomErasing(RowTransform):
         *,
         seed: int = 0,
     ) -> None:
-        self.p = checked_p(p)
-        self.scale = pair("scale", scale, "two shares from 0 to 1, the smaller one first")
-        if not 0 <= self.scale[0] <= self.scale[1] <= 1:
-            raise ValueError(f"scale is {scale!r}, expected two shares from 0 to 1, the smaller one first.")
-        self.ratio = pair("ratio", ratio, "two numbers above 0, the smaller one first")
-        if not 0 < self.ratio[0] <= self.ratio[1] < math.inf:
-            raise ValueError(f"ratio is {ratio!r}, expected two numbers above 0, the smaller one first.")
-        if isinstance(value, str) and value != "random":
-            raise ValueError(f'value is {value!r}, expected a level, one for each channel, or "random".')
-        self.value, self.seed = value if isinstance(value, str) else _levels_of(value), seed
+        self.p, self.seed = number("p", p, SHARE), seed
+        self.scale, self.ratio = span("scale", scale, SHARE), span("ratio", ratio, POSITIVE)
+        # None: noise
+        self.value = None if value == "random" else numbers("value", value, LEVEL)
 
     def _changed(self, batch: ImageBatch) -> ImageBatch:
         pixels = batch.pixels.clone()
@@ -88,18 +83,11 @@ class RandomErasing(RowTransform):
         """Draw the rectangles that a call would overwrite: int64[B, 4] x0, y0, x1, y1; of no area where it overwrites none."""
         height, width = batch.pixels.shape[1:3]
         drawn = draw(batch, self.seed, ERASING)
-        areas, ratios, (down, across) = (
-            drawn[1 : 1 + _TRIES],
-            drawn[1 + _TRIES : 1 + 2 * _TRIES],
-            drawn[1 + 2 * _TRIES :],
-        )
-        area = height * width * (self.scale[0] + areas * (self.scale[1] - self.scale[0]))
-        low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
-        ratio = (low + ratios * (high - low)).exp()
-        tall, wide = (area * ratio).sqrt().round().long(), (area / ratio).sqrt().round().long()
+        chance, areas, ratios, (down, across) = drawn.split([1, _TRIES, _TRIES, 2])
+        tall, wide = rectangles(areas, ratios, height * width, self.scale, self.ratio)
         fits = (tall < height) & (wide < width)
         first = fits.byte().argmax(0, keepdim=True)
-        is_erased = fits.any(0) & (drawn[0] < self.p)
+        is_erased = fits.any(0) & (chance[0] < self.p)
         tall, wide = (torch.where(is_erased, side.gather(0, first)[0], 0) for side in (tall, wide))
         y0, x0 = (down * (height - tall + 1)).long(), (across * (width - wide + 1)).long()
         return torch.stack([x0, y0, x0 + wide, y0 + tall], -1)
@@ -107,22 +95,15 @@ class RandomErasing(RowTransform):
     def _levels(self, batch: ImageBatch, n: int, box: tuple[int, int, int, int]) -> torch.Tensor:
         """Give uint8 levels of a rectangle of image n, or one of each channel."""
         _, _, width, channels = batch.pixels.shape
-        if isinstance(self.value, str):
+        if self.value is None:
             x0, y0, x1, y1 = box
             places = np.arange(y0, y1)[:, None] * width * channels + np.arange(x0 * channels, x1 * channels)
-            levels = np.clip(np.round(_NOISE[0] + noise(batch, n, self.seed, places) * _NOISE[1]), 0, 255)
+            levels = np.clip(np.round(_NOISE[0] + noise(host_batch(batch), n, self.seed, places) * _NOISE[1]), 0, 255)
             noisy = torch.from_numpy(levels.astype(np.uint8)).view(y1 - y0, x1 - x0, channels)
             return noisy.to(batch.pixels.device)
-        given = [self.value] if isinstance(self.value, int | float) else list(self.value)
-        if len(given) not in (1, channels):
+        if len(self.value) not in (1, channels):
             raise ValueError(f"value is {self.value!r}, expected one level, or one for each of {channels} channels.")
-        return tensor_on(batch.pixels.device, given).to(torch.uint8)
-
-
-def _levels_of(value: object) -> float | tuple[float, ...]:
-    """Return a level, or one for each channel; raises ValueError."""
-    found = tuple(numbers("value", value))
-    return found[0] if len(found) == 1 else found
+        return tensor_on(batch.pixels.device, self.value).to(torch.uint8)
 
 
 class _OfTwo(Described):
@@ -134,18 +115,20 @@ class _OfTwo(Described):
     def __init__(
         self, *, alpha: float = 1.0, num_classes: int | None = None, label_smoothing: float = 0.0, seed: int = 0
     ) -> None:
-        alpha, label_smoothing = number("alpha", alpha), number("label_smoothing", label_smoothing)
-        if num_classes is not None and (num_classes := integer("num_classes", num_classes)) < 1:
-            raise ValueError(f"num_classes is {num_classes!r}, expected 1 or more.")
-        if not 0 < alpha < math.inf:
-            raise ValueError(f"alpha is {alpha!r}, expected a number above 0 that is finite.")
-        if not 0 <= label_smoothing <= 1:
-            raise ValueError(f"label_smoothing is {label_smoothing!r}, expected a share from 0 to 1.")
-        self.alpha, self.num_classes, self.label_smoothing, self.seed = alpha, num_classes, label_smoothing, seed
+        self.alpha, self.label_smoothing = (
+            number("alpha", alpha, POSITIVE),
+            number("label_smoothing", label_smoothing, SHARE),
+        )
+        self.num_classes = None if num_classes is None else integer("num_classes", num_classes, 1)
+        self.seed = seed
 
     def _check(self, batch: ImageBatch) -> None:
         """Refuse what is no batch of images and classes."""
         check_batch(self, batch)
+        if not isinstance(batch, ImageBatch):
+            raise ValueError(
+                "the images have sizes of their own: let RandomResizedCrop or ResizeCenterCrop come first."
+            )
         if batch.extras is not None and not {"boxes", "masks"}.isdisjoint(dict(batch.extras.items())):
             raise ValueError(f"{type(self).__name__} mixes images and classes: it takes no rows with boxes or masks.")
 

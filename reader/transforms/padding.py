@@ -9,11 +9,12 @@ import numpy as np
 import torch
 
 from reader.described import Described
+from reader.host_values import sent
 from reader.store import replaced
 from reader.transforms.fills import Fill, class_beyond, levels_beyond
 from reader.transforms.kernels.regions import Numbers
 from reader.transforms.labels import masks_in, with_moved_boxes
-from reader.transforms.random import integer, numbers
+from reader.transforms.random import one_of, sides
 from reader.transforms.view import View, ViewTransform, whole
 
 _MODES = ("constant", "edge", "reflect", "symmetric")
@@ -27,15 +28,13 @@ class Padding(Described):
     """
 
     def __init__(self, padding: int | Sequence[int], fill: Fill, mode: str) -> None:
-        sides = [integer("padding", side) for side in numbers("padding", padding)]
-        # (left and right, top and bottom), or all four in torchvision's order
-        sides = sides * 4 if len(sides) == 1 else sides * 2 if len(sides) == 2 else sides
-        if len(sides) != 4 or min(sides) < 0:
+        given = sides("padding", padding, 0)
+        if len(given) not in (1, 2, 4):
             raise ValueError(f"padding is {padding!r}, expected 0 or more pixels: one number, two or four.")
-        if mode not in _MODES:
-            raise ValueError(f"padding_mode is {mode!r}, expected one of {', '.join(_MODES)}.")
-        self.left, self.top, self.right, self.bottom = sides
-        self.fill, self.mask_fill, self.mode = levels_beyond(fill) or (0.0,), class_beyond(fill), mode
+        # (left and right, top and bottom), or all four in torchvision's order
+        self.left, self.top, self.right, self.bottom = given * (4 // len(given))
+        self.fill, self.mask_fill = levels_beyond(fill) or (0.0,), class_beyond(fill)
+        self.mode = one_of("padding_mode", mode, _MODES)
 
     def __str__(self) -> str:
         sides = self.left, self.top, self.right, self.bottom
@@ -50,8 +49,7 @@ class Padding(Described):
         """Pad the images of a view by int64[B, 4] pixels, or as many for all, int64[1, 4].
 
         Raises:
-            ValueError: the image is repeated, and there are boxes or images of their own sizes, or more pixels are to be repeated
-                than it has.
+                ValueError: the image is repeated, and there are boxes or images of their own sizes.
         """
         if not sides.any():
             return view
@@ -84,27 +82,14 @@ class Padding(Described):
         """Pad uint8[B, H, W, C] by its own pixels."""
         left, top, right, bottom = sides
         height, width = pixels.shape[1:3]
-        for most, size in ((max(left, right), width), (max(top, bottom), height)):
-            if self.mode != "edge" and most >= size + (self.mode == "symmetric"):
-                raise ValueError(f"{self} pixels of padding mirror more than the {size} that there are.")
-        down = self._source_indices(top, bottom, height, pixels.device)
-        across = self._source_indices(left, right, width, pixels.device)
+        # the pixel of the row that each new one shows
+        down, across = (
+            sent(torch.from_numpy(np.pad(np.arange(size), each, self.mode)), pixels.device)  # type: ignore[call-overload]
+            for size, each in ((height, (top, bottom)), (width, (left, right)))
+        )
         # lines are copied as they are; to gather all pixels takes six times as long
         sides_of = pixels.index_select(2, across[:left]), pixels, pixels.index_select(2, across[left + width :])
         return torch.cat(sides_of, 2).index_select(1, down)
-
-    def _source_indices(self, before: int, after: int, size: int, device: torch.device) -> torch.Tensor:
-        """Give int64[before + size + after], the pixel of the row that each new one shows."""
-        index = torch.arange(-before, size + after, device=device)
-        if self.mode == "edge":
-            return index.clamp(0, size - 1)
-        if self.mode == "reflect":
-            # [-2, -1, 0, .., n - 1, n] -> [2, 1, 0, .., n - 1, n - 2]
-            index = index.abs()
-            return torch.where(index >= size, 2 * (size - 1) - index, index)
-        # [-2, -1, 0, .., n - 1, n] -> [1, 0, 0, .., n - 1, n - 1]
-        index = torch.where(index < 0, -1 - index, index)
-        return torch.where(index >= size, 2 * size - 1 - index, index)
 
 
 class Pad(ViewTransform):

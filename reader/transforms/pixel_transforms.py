@@ -6,7 +6,6 @@ Their arguments and defaults are those of torchvision's v2; what they compute st
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -22,17 +21,23 @@ from reader.transforms.random import (
     AUTOCONTRAST,
     BLUR,
     EQUALIZE,
+    FACTOR,
     GRAYSCALE,
     INVERT,
+    LEVEL,
+    POSITIVE,
     POSTERIZE,
+    SHARE,
     SHARPNESS,
     SOLARIZE,
     check_batch,
-    checked_p,
     draw,
     host_batch,
+    integer,
     number,
-    two_numbers,
+    numbers,
+    sides,
+    span,
 )
 
 
@@ -44,7 +49,7 @@ class _WithProbability(LevelTransform):
     _step: str
 
     def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
-        self.p, self.seed = checked_p(p), seed
+        self.p, self.seed = number("p", p, SHARE), seed
 
     @property
     def _number(self) -> float:
@@ -77,7 +82,7 @@ class Grayscale(Described):
         Raises:
             ValueError: the images have neither 1 nor 3 channels, or images of different sizes have masks.
         """
-        check_batch(self, batch, takes_ragged=True)
+        check_batch(self, batch)
         pixel_ops.check_channels(self, batch)
         if isinstance(batch, RaggedBatch):
             refuse_masks(self, batch)
@@ -142,10 +147,7 @@ class RandomSolarize(_WithProbability):
 
     def __init__(self, threshold: float, p: float = 0.5, *, seed: int = 0) -> None:
         super().__init__(p, seed=seed)
-        threshold = number("threshold", threshold)
-        if not threshold <= 255:
-            raise ValueError(f"threshold is {threshold!r}, expected a level, 0 to 255.")
-        self.threshold = threshold
+        self.threshold = number("threshold", threshold, LEVEL)
 
 
 class RandomPosterize(_WithProbability):
@@ -166,9 +168,7 @@ class RandomPosterize(_WithProbability):
 
     def __init__(self, bits: int, p: float = 0.5, *, seed: int = 0) -> None:
         super().__init__(p, seed=seed)
-        if not isinstance(bits, int) or not 0 <= bits <= 8:
-            raise ValueError(f"bits is {bits!r}, expected 0 to 8.")
-        self.bits = bits
+        self.bits = integer("bits", bits, 0, 8)
 
 
 class RandomEqualize(_WithProbability):
@@ -217,10 +217,7 @@ class RandomAdjustSharpness(_WithProbability):
 
     def __init__(self, sharpness_factor: float, p: float = 0.5, *, seed: int = 0) -> None:
         super().__init__(p, seed=seed)
-        sharpness_factor = number("sharpness_factor", sharpness_factor)
-        if not sharpness_factor >= 0:
-            raise ValueError(f"sharpness_factor is {sharpness_factor!r}, expected 0 or more.")
-        self.sharpness_factor = sharpness_factor
+        self.sharpness_factor = number("sharpness_factor", sharpness_factor, FACTOR)
 
 
 class GaussianBlur(RowTransform):
@@ -244,14 +241,11 @@ class GaussianBlur(RowTransform):
     def __init__(
         self, kernel_size: int | Sequence[int], sigma: float | Sequence[float] = (0.1, 2.0), *, seed: int = 0
     ) -> None:
-        found, given = two_numbers("kernel_size", kernel_size), two_numbers("sigma", sigma)
-        sizes = found if isinstance(found, tuple) else (found, found)
-        if not all(isinstance(size, int) and size > 0 and size % 2 for size in sizes):
+        sizes, widths = sides("kernel_size", kernel_size), numbers("sigma", sigma)
+        if len(sizes) not in (1, 2) or not all(size % 2 for size in sizes):
             raise ValueError(f"kernel_size is {kernel_size!r}, expected an odd number of pixels, or two.")
-        low, high = given if isinstance(given, tuple) else (given, given)
-        if not 0 < low <= high:
-            raise ValueError(f"sigma is {sigma!r}, expected a number above 0, or two such, the smaller one first.")
-        self.kernel_size, self.sigma, self.seed = (int(sizes[0]), int(sizes[1])), (float(low), float(high)), seed
+        self.kernel_size, self.seed = (sizes[0], sizes[-1]), seed
+        self.sigma = span("sigma", widths * 2 if len(widths) == 1 else widths, POSITIVE)
 
     def _changed(self, batch: ImageBatch) -> ImageBatch:
         height, width = batch.pixels.shape[1:3]
@@ -261,13 +255,11 @@ class GaussianBlur(RowTransform):
                 f" of {width} x {height}. Take a smaller one."
             )
         sigma = sent(self.sigmas(host_batch(batch)), batch.pixels.device)
-        pixels = None
+        across, down = (pixel_ops.blur_weights(sigma, size) for size in self.kernel_size)
         if compiled.take_steps(batch.pixels):
-            across, down = (pixel_ops.blur_weights(sigma, size) for size in self.kernel_size)
             pixels = compiled.blurred(batch.pixels, down, across)
-        if pixels is None:
-            kernel = partial(pixel_ops.gaussian_blur, kernel_size=self.kernel_size)
-            pixels = pixel_ops.in_parts(kernel, batch.pixels, sigma)
+        else:
+            pixels = pixel_ops.in_parts(pixel_ops.gaussian_blur, batch.pixels, down, across)
         return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
 
     def sigmas(self, batch: ImageBatch) -> torch.Tensor:

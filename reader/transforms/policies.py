@@ -11,7 +11,7 @@ import re
 import torch
 
 from reader.store import ImageBatch, replaced
-from reader.transforms.affine import checked_interpolation, grid_lines, inverse_matrices, moved_labels, rotations
+from reader.transforms.affine import POINTWISE, grid_lines, inverse_matrices, moved_labels
 from reader.transforms.fills import Fill
 from reader.transforms.kernels import pixel_ops
 from reader.transforms.program import STEPS, Program, RowTransform
@@ -22,6 +22,7 @@ from reader.transforms.random import (
     draw,
     host_batch,
     integer,
+    one_of,
 )
 
 # All operations, numbered by position, and the kind of step that each is: of those that move pixels, the interpolation. Those
@@ -66,7 +67,7 @@ class Policy(RowTransform):
     """
 
     def __init__(self, interpolation: str, fill: Fill, seed: int) -> None:
-        self.interpolation, self.fill, self.seed = checked_interpolation(interpolation), fill, seed
+        self.interpolation, self.fill, self.seed = one_of("interpolation", interpolation, POINTWISE), fill, seed
 
     def _changed(self, batch: ImageBatch) -> ImageBatch:
         pixel_ops.check_channels(self, batch)
@@ -128,12 +129,9 @@ class RandAugment(Policy):
         seed: int = 0,
     ) -> None:
         super().__init__(interpolation, fill, seed)
-        if not isinstance(num_ops, int) or not 0 <= num_ops <= len(RAND_AUGMENT) // 2:
-            raise ValueError(f"num_ops is {num_ops!r}, expected 0 to {len(RAND_AUGMENT) // 2}.")
-        magnitude, num_magnitude_bins = integer("magnitude", magnitude), _checked_bins(num_magnitude_bins)
-        if not 0 <= magnitude < num_magnitude_bins:
-            raise ValueError(f"magnitude is {magnitude!r}, expected 0 to {num_magnitude_bins - 1}.")
-        self.num_ops, self.magnitude, self.num_magnitude_bins = num_ops, magnitude, num_magnitude_bins
+        self.num_ops = integer("num_ops", num_ops, 0, len(RAND_AUGMENT) // 2)
+        self.num_magnitude_bins = integer("num_magnitude_bins", num_magnitude_bins, 1)
+        self.magnitude = integer("magnitude", magnitude, 0, self.num_magnitude_bins - 1)
 
     def drawn(self, batch: ImageBatch) -> PolicySteps:
         """Draw as any policy does."""
@@ -164,7 +162,7 @@ class TrivialAugmentWide(Policy):
         self, num_magnitude_bins: int = 31, interpolation: str = "nearest", fill: Fill = None, *, seed: int = 0
     ) -> None:
         super().__init__(interpolation, fill, seed)
-        self.num_magnitude_bins = _checked_bins(num_magnitude_bins)
+        self.num_magnitude_bins = integer("num_magnitude_bins", num_magnitude_bins, 1)
 
     def drawn(self, batch: ImageBatch) -> PolicySteps:
         """Draw as any policy does."""
@@ -224,7 +222,7 @@ class TimmRandAugment(Policy):
         steps = []
         for which, chance, sign, strength in shares.split(_DRAWS):
             choice = (which * len(_TIMM)).long()
-            magnitude = self._magnitudes(self._levels(strength), sign > 0.5, batch)[choice, torch.arange(len(choice))]
+            magnitude = self._magnitudes(self._levels(strength), sign > 0.5, batch).gather(0, choice[None])[0]
             steps.append((torch.where(chance <= self.prob, numbers[choice], 0), magnitude.float()))
         return steps
 
@@ -267,13 +265,6 @@ def _sections(config_str: str) -> dict[str, float]:
     return {match[1]: float(match[2]) for match in found if match}
 
 
-def _checked_bins(bins: int) -> int:
-    found = integer("num_magnitude_bins", bins)
-    if found < 1:
-        raise ValueError(f"num_magnitude_bins is {bins!r}, expected 1 or more.")
-    return found
-
-
 def _is_moved(operation: torch.Tensor) -> torch.Tensor:
     return (operation >= _SHEAR_X) & (operation <= _ROTATE)
 
@@ -288,23 +279,17 @@ def _numbers(operation: torch.Tensor, magnitude: torch.Tensor, lines: torch.Tens
 
 def _matrices(batch: ImageBatch, operation: torch.Tensor, magnitude: torch.Tensor) -> torch.Tensor:
     """Give float64[B, 2, 3] as `affine.inverse_matrices` does, the identity for operations that move nothing."""
-    strength, none = magnitude.double(), torch.zeros(len(operation), 2, dtype=torch.float64)
-    one = torch.ones_like(strength)
-
-    def only(number: int, value: torch.Tensor) -> torch.Tensor:
-        """Keep a value where this operation was drawn, and set 0 elsewhere."""
-        return torch.where(operation == number, value, 0.0)
-
-    shear = torch.stack([only(_SHEAR_X, strength), only(_SHEAR_Y, strength)], 1).atan().rad2deg()
+    shear_x, shear_y, across, down, angle = (
+        torch.where(operation == number, magnitude.double(), 0.0) for number in range(_SHEAR_X, _ROTATE + 1)
+    )
+    shear = torch.stack([shear_x, shear_y], 1).atan().rad2deg()
     # in whole pixels, cut
-    shift = torch.stack([only(_TRANSLATE_X, strength), only(_TRANSLATE_Y, strength)], 1).trunc()
-    matrices = inverse_matrices(batch, none[:, 0], shift, one, none)
+    shift = torch.stack([across, down], 1).trunc()
+    given = -angle.remainder(360), shift, torch.ones_like(angle), shear
     # sheared around the upper left corner, turned around the middle
-    sheared = inverse_matrices(batch, only(0, none[:, 0]), none, one, shear, (0.0, 0.0))
-    turned = rotations(batch, only(_ROTATE, strength).remainder(360))
-    kind = operation.view(-1, 1, 1)
-    is_shear = (kind == _SHEAR_X) | (kind == _SHEAR_Y)
-    return torch.where(is_shear, sheared, torch.where(kind == _ROTATE, turned, matrices))
+    is_sheared = (operation == _SHEAR_X) | (operation == _SHEAR_Y)
+    around_corner, around_middle = inverse_matrices(batch, *given, (0.0, 0.0)), inverse_matrices(batch, *given)
+    return torch.where(is_sheared[:, None, None], around_corner, around_middle)
 
 
 def _table_of(
@@ -322,11 +307,11 @@ def _table_of(
     """
     height, width = batch.pixels.shape[1:3]
     across, down = (32.0, 32.0) if shift is None else (shift * width, shift * height)
-    table = torch.zeros(len(OPERATIONS), bins)
+    table = torch.zeros(len(OPERATIONS), bins, dtype=torch.float32, device="cpu")
     for number, most in enumerate([shear, shear, across, down, turn, factor, factor, factor, factor], 1):
-        table[number] = torch.linspace(0, most, bins)
-    table[OPERATIONS.index("Posterize")] = (8 - torch.arange(bins) / ((bins - 1) / bits)).round()
-    table[OPERATIONS.index("Solarize")] = torch.linspace(1, 0, bins)
+        table[number] = torch.linspace(0, most, bins, dtype=torch.float32, device="cpu")
+    table[OPERATIONS.index("Posterize")] = (8 - torch.arange(bins, device="cpu") / ((bins - 1) / bits)).round()
+    table[OPERATIONS.index("Solarize")] = torch.linspace(1, 0, bins, dtype=torch.float32, device="cpu")
     return table
 
 

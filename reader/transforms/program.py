@@ -14,10 +14,11 @@ import torch
 
 from reader import compiled
 from reader.described import Described
+from reader.host_values import sent
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.fills import Fill, levels_beyond
 from reader.transforms.kernels import pixel_ops
-from reader.transforms.kernels.regions import by_image, stepped
+from reader.transforms.kernels.regions import by_image, written
 from reader.transforms.kernels.warping import warped
 from reader.transforms.random import check_batch, host_batch
 
@@ -90,25 +91,28 @@ class Program:
                 f"fill is {self.fill!r}, expected one level, or one for each of {pixels.shape[-1]} channels."
             )
         if compiled.take_steps(pixels):
-            result = compiled.augmented(pixels, self.kinds, self.numbers, fill)
-            if result is not None:
-                return result
-        images = pixel_ops.planes(pixels)
+            return compiled.augmented(pixels, self.kinds, self.numbers, fill)
+        images = pixels.movedim(-1, 1).clone(memory_format=torch.contiguous_format)
         for kinds, numbers in zip(self.kinds.unbind(1), self.numbers.unbind(1), strict=True):
-            here = numbers.to(images.device, non_blocking=True)
             for kind in sorted({*kinds.tolist()} - {STEPS["unchanged"]}):
-                index = (kinds == kind).nonzero()[:, 0].tolist()
-                pixel_ops.change(_kernel(_NAMES[kind], fill), images, index, here)
-        return pixel_ops.interleaved(images)
+                chosen = kinds == kind
+                index = sent(chosen.nonzero()[:, 0], images.device)
+                kernel = _kernel(_NAMES[kind], fill)
+                images[index] = pixel_ops.in_parts(kernel, images[index], sent(numbers[chosen], images.device))
+        return images.movedim(1, -1).contiguous()
 
     def run_each(self, batch: RaggedBatch) -> RaggedBatch:
-        """Return a batch with changed images of the same sizes."""
-        result = stepped(batch, self.kinds, self.numbers)
-        if result is not None:
-            return result
+        """Return a batch with changed images of the same sizes; without a fill, as nothing moves in them."""
+        kinds, numbers = self.kinds, self.numbers
+        if compiled.take_channels(batch.pixels, pixel_ops.channels_of(batch)):
+            return written(
+                batch,
+                torch.uint8,
+                lambda n, image, out: compiled.augment_into(image, kinds[n], numbers[n], None, out),
+            )
 
         def change(n: int, image: torch.Tensor) -> torch.Tensor:
-            return Program(self.kinds[n : n + 1], self.numbers[n : n + 1], self.fill).run(image[None])[0]
+            return Program(kinds[n : n + 1], numbers[n : n + 1]).run(image[None])[0]
 
         return by_image(batch, change)
 
@@ -139,7 +143,7 @@ class LevelTransform(Described):
             ValueError: the images have neither 1 nor 3 channels, where torchvision's takes no others, or images of different
                 sizes have masks.
         """
-        check_batch(self, batch, takes_ragged=True)
+        check_batch(self, batch)
         return changed(batch, self.program(host_batch(batch)), self)
 
 
@@ -152,7 +156,7 @@ class RowTransform(Described):
         Raises:
             ValueError: images of different sizes have masks, or the transform does not take these channels or sizes.
         """
-        check_batch(self, batch, takes_ragged=True)
+        check_batch(self, batch)
         return changed_by_row(self, batch) if isinstance(batch, RaggedBatch) else self._changed(batch)
 
     def _changed(self, batch: ImageBatch) -> ImageBatch:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -52,7 +53,17 @@ _NOISE_STREAM = 1 << 20
 # Tries until a gamma number is accepted: one fails in 1 of 20 or less.
 _GAMMA_TRIES = 8
 
-_NO_ROWS = "the batch has no rows, from which the randomness is drawn. Take batches from a MemmapLoader."
+# What numbers may be: the least, the most, and in words.
+Limits = tuple[float, float, str]
+_LARGEST = sys.float_info.max
+ANY: Limits = (-math.inf, math.inf, "")
+FINITE: Limits = (-_LARGEST, _LARGEST, " that is finite")
+POSITIVE: Limits = (math.ulp(0.0), _LARGEST, " above 0")
+FACTOR: Limits = (0, _LARGEST, " of 0 or more")
+SHARE: Limits = (0, 1, " from 0 to 1")
+LEVEL: Limits = (0, 255, " from 0 to 255")
+TURN: Limits = (-0.5, 0.5, " from -0.5 to 0.5")
+SMOOTH = ("bilinear", "bicubic")
 
 # Odd 64-bit constants, without small relations between them.
 _A_SEED, _AN_EPOCH, _A_POSITION, _A_LOADER, _A_STREAM = (
@@ -66,12 +77,12 @@ _A_SEED, _AN_EPOCH, _A_POSITION, _A_LOADER, _A_STREAM = (
 _MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
-def check_batch(transform: object, batch: object, *, takes_ragged: bool = False) -> None:
+def check_batch(transform: object, batch: object) -> None:
     """Check what a transform was called with.
 
     Raises:
         TypeError: it is no batch, but a tuple of one, or a tensor; or its pixels are floats.
-        ValueError: it is one row, or its images have different sizes and the transform takes none such.
+        ValueError: it is one row.
     """
     name = type(transform).__name__
     if not isinstance(batch, Batch):
@@ -79,12 +90,7 @@ def check_batch(transform: object, batch: object, *, takes_ragged: bool = False)
             f"{name} takes a whole ImageBatch, and was given a {type(batch).__name__}: give it to the loader,"
             f" MemmapLoader(..., transform={name}(...)), or read with as_tuple=False."
         )
-    if isinstance(batch, RaggedBatch):
-        if not takes_ragged:
-            raise ValueError(
-                "the images have sizes of their own: let RandomResizedCrop or ResizeCenterCrop come first."
-            )
-    elif batch.pixels.ndim != 4:
+    if isinstance(batch, ImageBatch) and batch.pixels.ndim != 4:
         raise ValueError(
             f"pixels have the shape {list(batch.pixels.shape)}, expected [B, H, W, C]: give a batch, not a row, such as"
             " dataset[3:4]."
@@ -93,73 +99,102 @@ def check_batch(transform: object, batch: object, *, takes_ragged: bool = False)
         raise TypeError(f"{name} takes uint8 pixels, and these are {batch.pixels.dtype}. Let it come before Normalize.")
 
 
-def number(name: str, value: object) -> float:
+def number(name: str, value: object, limits: Limits = ANY) -> float:
     """Return a number of Python's, int or float, of whatever kind it was; raises ValueError with the name."""
+    least, most, words = limits
     found = value.item() if isinstance(value, torch.Tensor | np.generic) and value.ndim == 0 else value
-    if isinstance(found, int | float):
+    if isinstance(found, int | float) and least <= found <= most:
         return found
-    raise ValueError(f"{name} is {value!r}, expected a number.")
+    raise ValueError(f"{name} is {value!r}, expected a number{words}.")
 
 
-def two_numbers(name: str, value: object) -> float | tuple[float, float]:
-    """Return a number, or two as a tuple; raises ValueError with the name."""
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
-        return number(name, value)
-    if len(value) != 2:
-        raise ValueError(f"{name} is {value!r}, expected a number, or two.")
-    return number(name, value[0]), number(name, value[1])
-
-
-def numbers(name: str, value: object) -> list[float]:
+def numbers(name: str, value: object, limits: Limits = ANY) -> list[float]:
     """Return a list of numbers, of one where it is one; raises ValueError with the name."""
     if isinstance(value, str | bytes) or not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0:
-        return [number(name, value)]
-    return [number(name, each) for each in value]
+        return [number(name, value, limits)]
+    return [number(name, each, limits) for each in value]
 
 
-def pair(name: str, value: object, expected: str) -> tuple[float, float]:
-    """Return two numbers; raises ValueError with the name and what was expected."""
+def span(name: str, value: object, limits: Limits, around: float | None = None) -> tuple[float, float]:
+    """Return low and high; of one number v, where that may be, around - v, cut at the least that it may be, and around + v.
+
+    Raises:
+        ValueError: it is neither, or a limit is exceeded.
+    """
+    least, most, words = limits
     found = numbers(name, value)
-    if len(found) != 2:
-        raise ValueError(f"{name} is {value!r}, expected {expected}.")
+    if len(found) == 1 and around is not None:
+        found = [max(least, around - found[0]), around + found[0]]
+    if len(found) != 2 or not least <= found[0] <= found[1] <= most:
+        one_or = "" if around is None else "one number or "
+        raise ValueError(f"{name} is {value!r}, expected {one_or}two numbers{words}, the smaller one first.")
     return found[0], found[1]
 
 
-def integer(name: str, value: object) -> int:
+def pair(name: str, value: object, limits: Limits) -> tuple[float, float]:
+    """Return two numbers; raises ValueError with the name."""
+    found = numbers(name, value, limits)
+    if len(found) != 2:
+        raise ValueError(f"{name} is {value!r}, expected two numbers{limits[2]}.")
+    return found[0], found[1]
+
+
+def integer(name: str, value: object, least: float = -math.inf, most: float = math.inf) -> int:
     """Return an int, of whatever kind of integer it was; raises ValueError with the name."""
     try:
-        return operator.index(value)  # type: ignore[arg-type]
+        found = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise ValueError(f"{name} is {value!r}, expected an integer.") from None
-
-
-def checked_p(p: float, name: str = "p") -> float:
-    """Return p; raises ValueError where it is not a probability."""
-    found = number(name, p)
-    if not 0 <= found <= 1:
-        raise ValueError(f"{name} is {p}, expected a probability from 0 to 1.")
+    if not least <= found <= most:
+        raise ValueError(f"{name} is {value!r}, expected {least}{' or more' if most == math.inf else f' to {most}'}.")
     return found
 
 
-def checked_size(size: int | Sequence[int]) -> tuple[int, int]:
-    """Return (height, width); raises ValueError."""
-    sides = tuple(size) if isinstance(size, tuple | list) else (size,)
-    # one side is that of a square, as in torchvision
-    sides = sides * 2 if len(sides) == 1 else sides
-    if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
+def sides(name: str, value: object, least: int = 1) -> tuple[int, ...]:
+    """Return lengths in pixels, of one where it is one; raises ValueError with the name."""
+    return tuple(integer(name, side, least) for side in numbers(name, value))
+
+
+def checked_size(size: object) -> tuple[int, int]:
+    """Return (height, width), of one side those of a square; raises ValueError."""
+    found = sides("size", size)
+    if len(found) not in (1, 2):
         raise ValueError(f"size is {size!r}, expected pixels: one number, or height and width.")
-    return sides[0], sides[1]
+    return found[0], found[-1]
 
 
-def draw(batch: ImageBatch | RaggedBatch, seed: int, streams: range) -> torch.Tensor:
+def one_of(name: str, value: object, names: Sequence[str]) -> str:
+    """Return one of several names, also of an enumeration's, as torchvision's; raises ValueError with the name."""
+    found = getattr(value, "value", value)
+    if found not in names:
+        raise ValueError(f"{name} is {value!r}, expected one of {', '.join(names)}.")
+    return str(found)
+
+
+def draw(batch: ImageBatch | RaggedBatch, seed: int, streams: range | np.ndarray) -> torch.Tensor:
     """Draw float64[len(streams), B] in [0, 1) for the rows of a batch, on its device.
 
+    Hashes (seed, origin or epoch, stream, row) by splitmix64's finaliser, in wrapping uint64. By numpy: operators of torch of so
+    few numbers take ten times as long, and on a device they would have to be launched.
+
     Raises:
-        ValueError: the batch does not know its rows.
+        ValueError: the batch does not know its rows, or seed is no integer.
     """
     if batch.rows is None:
-        raise ValueError(_NO_ROWS)
-    return _drawn(batch.rows, batch.origin, seed, np.arange(streams.start, streams.stop))
+        raise ValueError("the batch has no rows, from which the randomness is drawn. Take batches from a MemmapLoader.")
+    seed, rows = integer("seed", seed), batch.rows
+    value, epoch = _on_host(rows).long().numpy().view(np.uint64), current_epoch.get()
+    if batch.origin is not None:
+        epoch, (of_epoch, position, of_loader) = 0, _on_host(batch.origin).long().numpy().view(np.uint64).T
+        # a Weyl sequence: two positions never draw alike for one row
+        value = value + position * _unsigned(_A_POSITION)
+        value = value + ((of_loader * _unsigned(_A_LOADER)) ^ (of_epoch * _unsigned(_AN_EPOCH)))
+    numbers = np.asarray(streams).reshape(-1, 1).astype(np.uint64) * _unsigned(_A_STREAM)
+    value = value + (numbers ^ _unsigned((seed * _A_SEED) ^ (epoch * _AN_EPOCH)))
+    for shift, factor in _MIXING:
+        value = (value ^ (value >> _unsigned(shift))) * _unsigned(factor)
+    value ^= value >> _unsigned(31)
+    return sent(torch.from_numpy((value >> _unsigned(11)) * math.ldexp(1, -53)), rows.device)
 
 
 def host_batch(batch: ImageBatch | RaggedBatch) -> Any:
@@ -180,15 +215,12 @@ def host_batch(batch: ImageBatch | RaggedBatch) -> Any:
 
 
 def noise(batch: ImageBatch, n: int, seed: int, places: np.ndarray) -> np.ndarray:
-    """Draw float64 normal numbers for sample n of a batch, as many and of the same shape as int64 places in its image.
+    """Draw float64 normal numbers for sample n of a batch on the host, as many and of the shape of int64 places in its image.
 
     Raises:
         ValueError: the batch does not know its rows.
     """
-    if batch.rows is None:
-        raise ValueError(_NO_ROWS)
-    origin = None if batch.origin is None else batch.origin[n : n + 1]
-    drawn = _drawn(batch.rows[n : n + 1].cpu(), None if origin is None else origin.cpu(), seed, places + _NOISE_STREAM)
+    drawn = draw(batch[n : n + 1], seed, places + _NOISE_STREAM)
     # never 0 or 1, whose normal numbers are infinite
     return torch.special.ndtri(drawn[..., 0] * (1 - 2**-30) + 2**-31).numpy().reshape(places.shape)
 
@@ -209,25 +241,13 @@ def gammas(batch: ImageBatch, seed: int, first: int, count: int, alpha: float) -
     return (result if alpha >= 1 else result * drawn[:, -1] ** (1 / alpha)).clamp(min=1e-300)
 
 
-def _drawn(rows: torch.Tensor, origin: torch.Tensor | None, seed: int, streams: np.ndarray) -> torch.Tensor:
-    """Draw float64[S, B]: hash (seed, origin or epoch, stream, row) by splitmix64's finaliser, in wrapping uint64.
-
-    By numpy: operators of torch of so few numbers take ten times as long, and on a device they would have to be launched.
-    """
-    if type(seed) is not int:
-        seed = integer("seed", seed)
-    value, epoch = _on_host(rows).long().numpy().view(np.uint64), current_epoch.get()
-    if origin is not None:
-        epoch, (of_epoch, position, of_loader) = 0, _on_host(origin).long().numpy().view(np.uint64).T
-        # a Weyl sequence: two positions never draw alike for one row
-        value = value + position * _unsigned(_A_POSITION)
-        value = value + ((of_loader * _unsigned(_A_LOADER)) ^ (of_epoch * _unsigned(_AN_EPOCH)))
-    numbers = streams.reshape(-1, 1).astype(np.uint64) * _unsigned(_A_STREAM)
-    value = value + (numbers ^ _unsigned((seed * _A_SEED) ^ (epoch * _AN_EPOCH)))
-    for shift, factor in _MIXING:
-        value = (value ^ (value >> _unsigned(shift))) * _unsigned(factor)
-    value ^= value >> _unsigned(31)
-    return sent(torch.from_numpy((value >> _unsigned(11)) * math.ldexp(1, -53)), rows.device)
+def rectangles(
+    areas: torch.Tensor, ratios: torch.Tensor, area: Any, scale: Sequence[float], ratio: Sequence[float]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw sides of rectangles, int64[T, B] each: a share of an area, and the first by the second, drawn by its logarithm."""
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    drawn_area, drawn_ratio = area * (scale[0] + areas * (scale[1] - scale[0])), (low + ratios * (high - low)).exp()
+    return (drawn_area * drawn_ratio).sqrt().round().long(), (drawn_area / drawn_ratio).sqrt().round().long()
 
 
 def _on_host(column: torch.Tensor) -> torch.Tensor:

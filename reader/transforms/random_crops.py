@@ -6,7 +6,6 @@ The given batch is never changed.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,7 +16,21 @@ from reader.store import ImageBatch, RaggedBatch
 from reader.transforms.fills import Fill
 from reader.transforms.kernels.regions import Bools, Numbers
 from reader.transforms.padding import Padding
-from reader.transforms.random import CROP, FLIP, RESIZED_CROP, VERTICAL_FLIP, checked_p, checked_size, draw
+from reader.transforms.random import (
+    CROP,
+    FLIP,
+    POSITIVE,
+    RESIZED_CROP,
+    SHARE,
+    SMOOTH,
+    VERTICAL_FLIP,
+    checked_size,
+    draw,
+    number,
+    one_of,
+    rectangles,
+    span,
+)
 from reader.transforms.view import View, ViewTransform
 
 # As often torchvision's RandomResizedCrop draws a box before it takes the central one.
@@ -31,7 +44,7 @@ class _RandomFlip(ViewTransform):
     _stream: range
 
     def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
-        self.p, self.seed = checked_p(p), seed
+        self.p, self.seed = number("p", p, SHARE), seed
 
     def chosen(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
         """Draw which images a call would flip: bool[B], on the host."""
@@ -195,16 +208,8 @@ class RandomResizedCrop(ViewTransform):
         seed: int = 0,
     ) -> None:
         self.height, self.width = checked_size(size)
-        for name, limits in (("scale", scale), ("ratio", ratio)):
-            is_pair = (
-                isinstance(limits, Sequence) and len(limits) == 2 and all(isinstance(n, int | float) for n in limits)
-            )
-            if not is_pair or not 0 < limits[0] <= limits[1] < math.inf:
-                raise ValueError(f"{name} is {limits!r}, expected two numbers above 0, the smaller one first.")
-        self.interpolation = str(getattr(interpolation, "value", interpolation))
-        if self.interpolation not in ("bilinear", "bicubic"):
-            raise ValueError(f'interpolation is {interpolation!r}, expected "bilinear" or "bicubic".')
-        self.scale, self.ratio, self.seed = scale, ratio, seed
+        self.scale, self.ratio = span("scale", scale, POSITIVE), span("ratio", ratio, POSITIVE)
+        self.interpolation, self.seed = one_of("interpolation", interpolation, SMOOTH), seed
 
     def on(self, view: View) -> View:
         """Cut and resize the images of a view."""
@@ -223,9 +228,7 @@ class RandomResizedCrop(ViewTransform):
         width, height = torch.from_numpy(view.sizes).unbind(-1)
         drawn = draw(view.host, self.seed, RESIZED_CROP)
         areas, ratios, (down, across) = drawn[:_TRIES], drawn[_TRIES : 2 * _TRIES], drawn[2 * _TRIES :]
-        area = height * width * _between(areas, self.scale)
-        ratio = _between(ratios, (math.log(self.ratio[0]), math.log(self.ratio[1]))).exp()
-        box_width, box_height = (area * ratio).sqrt().round().long(), (area / ratio).sqrt().round().long()
+        box_width, box_height = rectangles(areas, ratios, height * width, self.scale, self.ratio)
         fits = (box_width > 0) & (box_width <= width) & (box_height > 0) & (box_height <= height)
         # the first try that fits, and after the last one the central box, which always does
         first = torch.cat([fits, torch.ones_like(fits[:1])]).byte().argmax(0, keepdim=True)
@@ -245,10 +248,6 @@ class RandomResizedCrop(ViewTransform):
             torch.where(ratio < low, (width.double() / low).round().long().clamp(min=1), height),
             torch.where(ratio > high, (height.double() * high).round().long().clamp(min=1), width),
         )
-
-
-def _between(drawn: torch.Tensor, limits: tuple[float, float]) -> torch.Tensor:
-    return limits[0] + drawn * (limits[1] - limits[0])
 
 
 def _offset(drawn: torch.Tensor, slack: torch.Tensor, is_central: torch.Tensor) -> torch.Tensor:

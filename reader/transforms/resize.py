@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from reader.transforms.kernels.regions import Numbers
-from reader.transforms.random import checked_size, number
+from reader.transforms.random import POSITIVE, SMOOTH, checked_size, integer, number, one_of, sides
 from reader.transforms.view import View, ViewTransform
 
 
@@ -63,9 +63,7 @@ class ResizeCenterCrop(ViewTransform):
 
     def __init__(self, size: int | tuple[int, int], fraction: float = 1.0) -> None:
         self.height, self.width = checked_size(size)
-        self.fraction = number("fraction", fraction)
-        if not 0 < self.fraction <= 1:
-            raise ValueError(f"fraction is {fraction}, expected more than 0, and at most 1.")
+        self.fraction = number("fraction", fraction, (POSITIVE[0], 1, " above 0, and at most 1"))
 
     def on(self, view: View) -> View:
         """Resize and cut the images of a view."""
@@ -113,17 +111,12 @@ class Resize(ViewTransform):
         interpolation: str = "bilinear",
         max_size: int | None = None,
     ) -> None:
-        sides = tuple(size) if isinstance(size, Sequence) else (size,)
-        if len(sides) not in (1, 2) or not all(isinstance(side, int) and side > 0 for side in sides):
-            raise ValueError(f"size is {size!r}, expected (height, width), or pixels of the shorter side.")
-        name = getattr(interpolation, "value", interpolation)
-        if name not in ("bilinear", "bicubic"):
-            raise ValueError(f'interpolation is {interpolation!r}, expected "bilinear" or "bicubic".')
-        if max_size is not None and (len(sides) == 2 or type(max_size) is not int or max_size <= sides[0]):
+        self.size, self.interpolation = sides("size", size), one_of("interpolation", interpolation, SMOOTH)
+        if len(self.size) not in (1, 2) or (max_size is not None and len(self.size) == 2):
             raise ValueError(
-                f"max_size is {max_size!r} and size {size!r}, expected a longer side above the shorter one that size is."
+                f"size is {size!r}, expected (height, width), or pixels of the shorter side, as for max_size."
             )
-        self.size, self.interpolation, self.max_size = sides, str(name), max_size
+        self.max_size = None if max_size is None else integer("max_size", max_size, self.size[0] + 1)
 
     def on(self, view: View) -> View:
         """Resize the images of a view."""

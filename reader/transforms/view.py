@@ -61,7 +61,7 @@ class View:
             TypeError: it is no batch, or its pixels are floats.
             ValueError: it is one row.
         """
-        check_batch(transform, batch, takes_ragged=True)
+        check_batch(transform, batch)
         host = host_batch(batch)
         if isinstance(batch, RaggedBatch):
             images = np.concatenate([host.offsets.numpy()[:, None], host.shapes.numpy()[:, :2]], 1)

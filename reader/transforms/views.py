@@ -49,8 +49,6 @@ class MultiView(Described):
     def __call__(self, batch: ImageBatch | RaggedBatch) -> tuple[list[torch.Tensor], torch.Tensor]:
         """Return the views and the targets."""
         result = [view(batch) for view in self.transforms]
-        # what runs for each image gives (images, targets) where it makes floats
-        result = [view[0] if isinstance(view, tuple) else view for view in result]
         return [view.images if isinstance(view, ImageBatch) else view for view in result], batch.targets
 
 
@@ -93,11 +91,7 @@ class MultiCrop(MultiView):
         local_transform: Transform | Sequence[Transform] | None = None,
         seed: int = 0,
     ) -> None:
-        global_crops, local_crops = integer("global_crops", global_crops), integer("local_crops", local_crops)
-        if min(global_crops, local_crops) < 0 or global_crops + local_crops < 1:
-            raise ValueError(
-                f"{global_crops} global and {local_crops} local crops, expected 0 or more of each, and one in all."
-            )
+        global_crops, local_crops = integer("global_crops", global_crops, 0), integer("local_crops", local_crops, 0)
         large = RandomResizedCrop(global_size, global_scale, interpolation=interpolation, seed=seed)
         small = RandomResizedCrop(local_size, local_scale, interpolation=interpolation, seed=seed)
         views = _views(global_crops, global_transform, large) + _views(local_crops, local_transform, small)

@@ -12,7 +12,7 @@ from conftest import devices
 from reader import ImageBatch, transforms
 from reader.device.transfer import send_batch
 from reader.epoch import stamped
-from reader.transforms.kernels.constants import tensor_on
+from reader.transforms.kernels.pixel_ops import tensor_on
 
 LAUNCHING: dict[str, Callable[[], Any]] = {
     "ResizeCenterCrop": lambda: transforms.ResizeCenterCrop(48),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
 import numpy as np
 import torch
-from conftest import photo, torchvision_or_skip
+from conftest import photo, torchvision_or_skip, tuned
+from tensordict import TensorDict
 
 from reader import ImageBatch, RaggedBatch
 from reader.transforms.view import View
@@ -30,6 +32,27 @@ def many(count: int = 4000, size: tuple[int, int] = (1, 1)) -> ImageBatch:
     rows = torch.arange(count)
     pixels = torch.zeros(1, *size, 3, dtype=torch.uint8).expand(count, -1, -1, -1)
     return ImageBatch(pixels=pixels, targets=rows, rows=rows, batch_size=[count])
+
+
+def by_torch() -> contextlib.AbstractContextManager[None]:
+    """Transform without the compiled part."""
+    return tuned(compiled_transforms=0)
+
+
+def labelled(
+    count: int = 16, size: tuple[int, int] = (30, 41), box: tuple[int, int, int, int] = (8, 6, 20, 15)
+) -> ImageBatch:
+    """Give each picture a box of class 7, painted into its mask as 1, and a content; x0, y0, x1, y1."""
+    batch, masks = pictures(count, size=size), torch.zeros(count, *size, dtype=torch.uint8)
+    x0, y0, x1, y1 = box
+    masks[:, y0:y1, x0:x1] = 1
+    boxes = torch.zeros(count, 2, 4)
+    boxes[:, 0] = torch.tensor(box)
+    targets = torch.tensor([7, -1]).repeat(count, 1)
+    extras = {"boxes": boxes, "box_count": torch.ones(count, dtype=torch.int32), "box_targets": targets, "masks": masks}
+    batch.extras = TensorDict(extras, batch_size=[count])
+    batch.content = torch.tensor([1, 2, size[0] - 3, size[1] - 1], dtype=torch.int32).repeat(count, 1)
+    return batch
 
 
 def v2() -> Any:

@@ -48,6 +48,26 @@ def detections(count: int = 12, *, device: str = "cpu") -> RaggedBatch:
     return batch.to(device)
 
 
+def gray(batch: RaggedBatch) -> RaggedBatch:
+    """Make images of one channel of the same sizes."""
+    shapes = batch.shapes.clone()
+    shapes[:, 2] = 1
+    sizes = shapes.long().prod(1)
+    made: RaggedBatch = batch.replace(shapes=shapes, offsets=sizes.cumsum(0) - sizes)
+    return made
+
+
+def with_masks(batch: RaggedBatch) -> RaggedBatch:
+    """Put a mask behind each image: 1, 2, 3, .. in the order of its pixels, so that each shows where it was."""
+    shapes, parts = batch.shapes.long(), []
+    for n, (height, width, _) in enumerate(shapes.tolist()):
+        parts += [batch.image(n).reshape(-1), (torch.arange(height * width) % 251).to(torch.uint8)]
+    area, counts = shapes[:, 0] * shapes[:, 1], shapes.prod(1)
+    offsets = (area + counts).cumsum(0) - area - counts
+    made: RaggedBatch = batch.replace(pixels=torch.cat(parts), offsets=offsets, mask_offsets=offsets + counts)
+    return made
+
+
 def boxes_of(batch: RaggedBatch, n: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return boxes and classes of an image."""
     extras: Any = batch.extras

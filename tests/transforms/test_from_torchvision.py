@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from augmenting import many, pictures, v2
+from augmenting import pictures, v2
 from conftest import torchvision_or_skip
-from tensordict import TensorDict
 
-from reader import ImageBatch, MultiView, Normalize, from_torchvision, transforms
+from reader import Normalize, from_torchvision, transforms
 from reader.transforms import Compose
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -75,17 +74,7 @@ def test_a_recipe_within_a_recipe_becomes_one_of_ours() -> None:
     assert same(from_torchvision(torch.nn.Sequential(two.RandomInvert(1))), transforms.RandomInvert(1))
 
 
-def test_pixels_are_torchvisions_where_nothing_is_drawn() -> None:
-    two, batch = v2(), pictures(6, size=(50, 40))
-    floats = [two.ToImage(), two.ToDtype(torch.float32, scale=True), two.Normalize(MEAN, STD)]
-    recipe = two.Compose([two.Resize(32), two.CenterCrop(28), *floats])
-    made = from_torchvision(recipe)(batch).images
-    torch.testing.assert_close(made, torch.stack([recipe(image) for image in batch.images]), atol=1e-5, rtol=1e-5)
-
-
 UNDRAWN: dict[str, Callable[[Any], list[Any]]] = {
-    "a crop resizes nothing": lambda t: [t.CenterCrop((20, 15))],
-    "zeros around a smaller image": lambda t: [t.CenterCrop((61, 33))],
     "a crop behind a bicubic resize": lambda t: [t.Resize(36, t.InterpolationMode.BICUBIC), t.CenterCrop(32)],
     "a crop behind a resize of both sides": lambda t: [t.Resize((36, 44)), t.CenterCrop(31)],
     "an oblong crop behind a resize": lambda t: [t.Resize(36), t.CenterCrop((30, 27))],
@@ -93,8 +82,6 @@ UNDRAWN: dict[str, Callable[[Any], list[Any]]] = {
     "a crop in a recipe within": lambda t: [t.Resize(36), t.Compose([t.CenterCrop(32)])],
     "two sides of padding": lambda t: [t.RandomCrop((54, 46), padding=(3, 2), fill=9)],
     "four sides of padding": lambda t: [t.RandomCrop((56, 44), padding=[1, 2, 3, 4])],
-    "padding of no level": lambda t: [t.Pad(2, fill=None)],
-    "a kernel of two sides": lambda t: [t.GaussianBlur((3, 7), (1.5, 1.5))],
     "floats": lambda t: [t.Resize(36), t.ToImage(), t.ToDtype(torch.float32, scale=True)],
     "floats that are cut": lambda t: [t.ConvertImageDtype(torch.float32), t.Resize(36), t.CenterCrop(32)],
     "floats that are padded": lambda t: [
@@ -122,23 +109,6 @@ def test_each_gives_the_pixels_of_torchvision(make: Callable[[Any], list[Any]]) 
         1.01 / 255 / min(STD) if any(type(step).__name__ == "Normalize" for step in recipe.transforms) else 1.01 / 255
     )
     torch.testing.assert_close(made, expected, atol=level if made.dtype.is_floating_point else 0, rtol=0)
-
-
-def test_what_is_cut_without_a_resize_moves_boxes_and_masks() -> None:
-    boxes = torch.tensor([[[10.0, 12.0, 20.0, 30.0]]])
-    extras = {"boxes": boxes, "box_count": torch.ones(1, dtype=torch.int32)}
-    masks = pictures(1, size=(50, 40)).pixels[..., 0]
-    batch = ImageBatch(
-        pixels=pictures(1, size=(50, 40)).pixels,
-        targets=torch.zeros(1, dtype=torch.int64),
-        rows=torch.arange(1),
-        extras=TensorDict({**extras, "masks": masks}, batch_size=[1]),
-        batch_size=[1],
-    )
-    made = from_torchvision(v2().CenterCrop((30, 20)))(batch)
-    assert made.extras["boxes"].tolist() == [[[0.0, 2.0, 10.0, 20.0]]]
-    assert torch.equal(made.extras["masks"], masks[:, 10:40, 10:30])
-    assert torch.equal(made.pixels, batch.pixels[:, 10:40, 10:30])
 
 
 def test_noise_is_noise() -> None:
@@ -183,62 +153,3 @@ def test_an_unknown_step_is_named_with_the_line_of_a_dataloader(name: str) -> No
         with pytest.raises((TypeError, ValueError), match=message) as raised:
             from_torchvision(version.Compose(make(version)))
         assert "DataLoader(MemmapDataset(path, transform=recipe, as_pil=True)" in str(raised.value)
-
-
-def masked(side: int = 8) -> ImageBatch:
-    """Make two images of masks of class 1 alone."""
-    batch = pictures(2, size=(side, side))
-    extras = TensorDict({"masks": torch.ones(2, side, side, dtype=torch.uint8)}, batch_size=[2])
-    return ImageBatch(pixels=batch.pixels, targets=batch.targets, rows=batch.rows, extras=extras, batch_size=[2])
-
-
-def by_kind() -> list[tuple[Any, int]]:
-    kinds = torchvision_or_skip().tv_tensors
-    return [
-        ({kinds.Image: 9, kinds.Mask: 255}, 255),
-        ({kinds.Mask: 255, "others": 9}, 255),
-        ({kinds.Image: 9, kinds.Mask: 7}, 7),
-        ({kinds.Image: 9, "others": 5}, 5),
-        ({"Image": 9, "Mask": 3}, 3),
-        (9, 255),
-    ]
-
-
-@pytest.mark.parametrize("name", ["RandomCrop", "Pad", "RandomRotation", "RandomAffine"])
-def test_masks_are_filled_as_given_and_else_have_no_class_beyond_the_image(name: str) -> None:
-    given: dict[str, Any] = {
-        "RandomCrop": {"size": 12, "padding": 2},
-        "Pad": {"padding": 2},
-        "RandomRotation": {"degrees": (45, 45)},
-        "RandomAffine": {"degrees": 0, "translate": (0.5, 0.5)},
-    }
-    for fill, expected in by_kind():
-        for transform in (
-            from_torchvision(getattr(v2(), name)(**given[name], fill=fill)),
-            getattr(transforms, name)(**given[name], fill=fill),
-        ):
-            made = transform(masked())
-            masks = made.extras["masks"]
-            assert set(masks.unique().tolist()) == {1, expected}
-            assert bool((made.pixels[masks == expected] == 9).all())
-
-
-def test_a_crop_larger_than_the_image_has_no_class_around_it() -> None:
-    made = transforms.CenterCrop(12)(masked())
-    assert made.extras["masks"][:, 2:10, 2:10].unique().tolist() == [1]
-    assert made.extras["masks"][:, :2].unique().tolist() == [255]
-
-
-def test_views_of_one_transform_differ() -> None:
-    batch = many(50, (24, 20))
-    pixels = pictures(50).pixels
-    batch = ImageBatch(pixels=pixels, targets=batch.targets, rows=batch.rows, batch_size=[50])
-    recipe = transforms.Compose([transforms.RandomResizedCrop(16), transforms.ColorJitter(0.4, 0.4, 0.4)])
-    views, targets = MultiView([recipe] * 3)(batch)
-    assert [tuple(view.shape) for view in views] == [(50, 3, 16, 16)] * 3
-    assert torch.equal(targets, batch.targets)
-    assert torch.equal(views[0], recipe(batch).images)
-    for other in views[1:]:
-        assert (views[0] != other).flatten(1).any(1).sum() > 45
-    with pytest.raises(ValueError, match="expected a list of one or more"):
-        MultiView([])

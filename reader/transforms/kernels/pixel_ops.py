@@ -1,19 +1,19 @@
 """torchvision's operations on pixels for whole batches: uint8[B, C, H, W] in and out, one parameter per sample.
 
 Each kernel gives what torchvision's v2 functional of that name gives for uint8, within 1 level: float32 sums may be rounded in
-another order. They take any memory format; those that look at several channels or pixels at once compute in planes, which a CPU
-does many times as fast as pixel by pixel. Knows nothing of randomness, labels or batches. 1 or 3 channels, but for those that
-treat each one by itself.
+another order. They take any memory format; those that look at several channels or pixels at once compute in planes. 1 or 3
+channels, but for those that treat each one by itself. Knows nothing of randomness, labels or batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
+from reader.host_values import sent
 from reader.store import ImageBatch, RaggedBatch
-from reader.transforms.kernels.constants import tensor_on
 from reader.tuning import tuning
 
 # How much red, green and blue count in gray: torchvision's numbers (ITU-R 601).
@@ -24,14 +24,12 @@ _DEVICE_BYTES = 64 << 20
 Kernel = Callable[..., torch.Tensor]
 
 
-def planes(pixels: torch.Tensor) -> torch.Tensor:
-    """Copy uint8[B, H, W, C] to contiguous uint8[B, C, H, W]."""
-    return pixels.movedim(-1, 1).clone(memory_format=torch.contiguous_format)
+def tensor_on(device: torch.device, values: Sequence[Any], dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Do as torch.tensor(values, device=device), which on CUDA waits for all that the caller's stream was given.
 
-
-def interleaved(images: torch.Tensor) -> torch.Tensor:
-    """Copy uint8[B, C, H, W] to uint8[B, H, W, C]; channel by channel, which takes a third of the time of one copy."""
-    return torch.stack(images.unbind(1), -1)
+    Of a few numbers a copy from memory that is not pinned is staged at once (CUDA Runtime API, "API synchronization behavior").
+    """
+    return sent(torch.tensor(values, dtype=dtype, device="cpu"), device)
 
 
 def in_parts(kernel: Kernel, pixels: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
@@ -55,32 +53,19 @@ def in_parts(kernel: Kernel, pixels: torch.Tensor, *parameters: torch.Tensor) ->
     return result
 
 
-def change(kernel: Kernel, images: torch.Tensor, indices: list[int], *parameters: torch.Tensor) -> None:
-    """Replace some images of uint8[B, C, H, W] by what a kernel makes of them; parameters: [B, ...] each."""
-    index = tensor_on(images.device, indices)
-    images[index] = in_parts(kernel, images[index], *(tensor[index] for tensor in parameters))
-
-
 def invert(images: torch.Tensor) -> torch.Tensor:
     """Turn light into dark: 255 - x."""
-    return images.bitwise_not()
+    return ~images
 
 
 def solarize(images: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
     """Invert levels of float32[B] or above."""
-    # levels are whole: one that is at least 99.5 is at least 100
-    lowest, levels = _each(threshold.ceil().clamp(0, 256)).short(), images.short()
-    # arithmetic, as comparing and choosing bytes takes many times as long: -1, all bits, where it is inverted, else 0
-    is_light = (levels - lowest).clamp_(-1, 0).add_(1).neg_()
-    return levels.bitwise_xor_(is_light).to(torch.uint8)
+    return torch.where(images >= _each(threshold), ~images, images)
 
 
 def solarize_add(images: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
     """Add int64[B], 0 to 128, to levels below 128, as timm does."""
-    levels = images.short()
-    # 1 where it is darker, else 0
-    is_dark = (levels - 128).clamp_(-1, 0).neg_()
-    return levels.add_(is_dark.mul_(_each(more).short())).clamp_(0, 255).to(torch.uint8)
+    return torch.where(images < 128, images + _each(more), images).clamp_(max=255).to(torch.uint8)
 
 
 def posterize(images: torch.Tensor, bits: torch.Tensor) -> torch.Tensor:
@@ -97,7 +82,7 @@ def brightness(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
 def contrast(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """Blend with the mean of the gray image; float32[B] is the weight of the original."""
     result = images.contiguous().float()
-    return levels_of(_mixed(result, mean_gray(result), factor))
+    return levels_of(_mixed(result, _gray_of(result).mean((1, 2, 3), keepdim=True), factor))
 
 
 def saturation(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
@@ -110,10 +95,7 @@ def saturation(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
 
 def grayscale(images: torch.Tensor) -> torch.Tensor:
     """Return the same number of channels, all gray, as views of one."""
-    if images.shape[1] == 1:
-        return images
-    red, green, blue = (channel.float() for channel in images.unbind(1))
-    return _rounded_down(_weighted(red, green, blue))[:, None].expand_as(images)
+    return _gray_of(images.float()).to(torch.uint8).expand_as(images)
 
 
 def autocontrast(images: torch.Tensor) -> torch.Tensor:
@@ -131,7 +113,8 @@ def equalize(images: torch.Tensor) -> torch.Tensor:
     # the bin of each level in the histogram of its image and channel
     first = torch.arange(0, count * channels * 256, 256, dtype=torch.int32, device=images.device)
     bins = (images.contiguous().int() + first.view(count, channels, 1, 1)).view(-1)
-    histogram = _histogram(bins, count * channels * 256).view(-1, 256)
+    histogram = torch.zeros(count * channels * 256, dtype=torch.int32, device=images.device)
+    histogram = histogram.scatter_add_(0, bins.long(), torch.ones_like(bins)).view(-1, 256)
     below = histogram.cumsum(1, dtype=torch.int32)
     # of the lightest level that is there
     highest = histogram.gather(1, below.argmax(1, keepdim=True))
@@ -148,26 +131,22 @@ def sharpness(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
         return images.clone()
     result = images.contiguous().float()
     inner = result[..., 1:-1, 1:-1]
-    lines = result[..., :-2, :] + result[..., 1:-1, :]
-    lines += result[..., 2:, :]
     # 3 x 3 pixels, the middle one five times
-    smooth = lines[..., :-2] + lines[..., 1:-1]
-    smooth.add_(lines[..., 2:]).add_(inner, alpha=4).div_(13).round_()
-    sharp = result.clone()
-    sharp[..., 1:-1, 1:-1] = smooth.sub_(inner).mul_(1 - _each(factor)).add_(inner)
-    return levels_of(sharp)
+    lines = result[..., :-2, :] + result[..., 1:-1, :] + result[..., 2:, :]
+    smooth = ((lines[..., :-2] + lines[..., 1:-1] + lines[..., 2:] + 4 * inner) / 13).round_()
+    result[..., 1:-1, 1:-1] = (smooth - inner) * (1 - _each(factor)) + inner
+    return levels_of(result)
 
 
-def gaussian_blur(pixels: torch.Tensor, sigma: torch.Tensor, kernel_size: tuple[int, int]) -> torch.Tensor:
-    """Blur uint8[B, H, W, C] by float32[B] pixels; kernel_size is (width, height), and beyond the edges it is reflected."""
-    result = _blurred(pixels.float(), blur_weights(sigma, kernel_size[1]), 1)
-    return levels_of(_blurred(result, blur_weights(sigma, kernel_size[0]), 2).round_())
+def gaussian_blur(pixels: torch.Tensor, down: torch.Tensor, across: torch.Tensor) -> torch.Tensor:
+    """Blur uint8[B, H, W, C] by float32[B, taps] of its lines and columns; beyond the edges it is reflected."""
+    return levels_of(_blurred(_blurred(pixels.float(), down, 1), across, 2).round_())
 
 
 def blur_weights(sigma: torch.Tensor, kernel_size: int) -> torch.Tensor:
     """Give float32[B, kernel_size], what each pixel of a line counts: torchvision's exp(-x^2 / (2 sigma^2))."""
     reach = kernel_size // 2
-    offset = torch.linspace(-reach, reach, kernel_size, device=sigma.device) / 2**0.5
+    offset = torch.linspace(-reach, reach, kernel_size, dtype=torch.float32, device=sigma.device) / 2**0.5
     return (-((offset / sigma[:, None]) ** 2)).softmax(1)
 
 
@@ -199,17 +178,12 @@ def _gray_of(images: torch.Tensor) -> torch.Tensor:
     if images.shape[1] == 1:
         return images
     red, green, blue = images.split(1, dim=1)
-    return _weighted(red.clone(), green, blue).floor_()
-
-
-def mean_gray(images: torch.Tensor) -> torch.Tensor:
-    """Make float32[B, 1, 1, 1] of float32[B, C, H, W]."""
-    return _gray_of(images).mean((1, 2, 3), keepdim=True)
+    return red.mul(_GRAY[0]).add_(green, alpha=_GRAY[1]).add_(blue, alpha=_GRAY[2]).floor_()
 
 
 def levels_of(result: torch.Tensor) -> torch.Tensor:
     """Clamp float32 to 0..255, in place, and convert it to uint8."""
-    return _rounded_down(result.clamp_(0, 255))
+    return result.clamp_(0, 255).to(torch.uint8)
 
 
 def check_channels(transform: object, batch: ImageBatch | RaggedBatch) -> None:
@@ -224,29 +198,11 @@ def channels_of(batch: ImageBatch | RaggedBatch) -> int:
     return int(batch.shapes[:1, 2].sum()) if isinstance(batch, RaggedBatch) else batch.pixels.shape[-1]
 
 
-def _weighted(red: torch.Tensor, green: torch.Tensor, blue: torch.Tensor) -> torch.Tensor:
-    """Add up float32 channels as gray, in the memory of red; the sum is below 255."""
-    return red.mul_(_GRAY[0]).add_(green, alpha=_GRAY[1]).add_(blue, alpha=_GRAY[2])
-
-
-def _rounded_down(result: torch.Tensor) -> torch.Tensor:
-    """Cut float32 from 0 to 255 to uint8; on the CPU by way of int16, which takes a third of the time."""
-    return result.short().to(torch.uint8) if result.device.type == "cpu" else result.to(torch.uint8)
-
-
 def _mixed(images: torch.Tensor, other: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """Mix float32[B, C, H, W] with another image, which may have one channel or one pixel."""
     factor = _each(factor)
     # rounded once less than by a product and a sum, as torchvision's is
     return images.mul(factor).addcmul_(other, 1 - factor)
-
-
-def _histogram(bins: torch.Tensor, size: int) -> torch.Tensor:
-    """Count int32[N] below size: int32[size]."""
-    if bins.device.type == "cpu":
-        return bins.bincount(minlength=size).int()
-    ones = torch.ones((), dtype=torch.int32, device=bins.device).expand_as(bins)
-    return torch.zeros(size, dtype=torch.int32, device=bins.device).scatter_add_(0, bins.long(), ones)
 
 
 def _each(parameter: torch.Tensor) -> torch.Tensor:

@@ -16,8 +16,7 @@ import torch
 from reader import compiled
 from reader.host_values import sent
 from reader.store import RaggedBatch
-from reader.transforms.kernels.constants import tensor_on
-from reader.transforms.kernels.pixel_ops import channels_of
+from reader.transforms.kernels.pixel_ops import channels_of, tensor_on
 from reader.tuning import tuning
 
 # as crops.c has them
@@ -92,16 +91,14 @@ def write_regions(
     if not len(places):
         return result
     there = tensor_on(pixels.device, list(levels), torch.uint8)
-    widths, heights = (regions.windows[:, 2:] - regions.windows[:, :2]).T.tolist()
-    is_one_size = len({*heights}) == len({*widths}) == 1
-    is_nearest = bool((regions.flags & IS_NEAREST).any()) or not (pixels.device.type == "cpu" or regions.are_resized())
-    if is_nearest and is_one_size and size_bytes == len(places) * heights[0] * widths[0] * channels:
+    if regions.are_resized() and not (regions.flags & IS_NEAREST).any():
+        pixels, regions = _resized(pixels, regions, channels)
+    sizes = regions.windows[:, 2:] - regions.windows[:, :2]
+    if (sizes == sizes[0]).all() and size_bytes == sizes.prod(1).sum() * channels:
         return _nearest(pixels, regions, channels, there).reshape(-1)
     for n, start in enumerate(places.tolist()):
-        shape = heights[n], widths[n], channels
-        part = regions.at(slice(n, n + 1))
-        made = _nearest(pixels, part, channels, there)[0] if is_nearest else _resized(pixels, part, channels, there)
-        result[start : start + made.numel()].view(shape).copy_(made)
+        made = _nearest(pixels, regions.at(slice(n, n + 1)), channels, there).reshape(-1)
+        result[start : start + len(made)] = made
     return result
 
 
@@ -128,43 +125,39 @@ def _centers(regions: Regions, axis: int) -> Numbers:
     return np.where((place < 0) | (place >= size), -1, low + (2 * place + 1) * (high - low) // (2 * size))
 
 
-def _resized(pixels: torch.Tensor, region: Regions, channels: int, fill: torch.Tensor) -> torch.Tensor:
-    """Make uint8[height, width, C] of one region by torch's kernels."""
-    ((start, row_height, row_width),) = region.images.tolist()
-    ((x0, y0, x1, y1),), ((left, top, right, bottom),) = region.boxes.tolist(), region.windows.tolist()
-    ((width, height),), flags = region.sizes.tolist(), int(region.flags[0])
-    image = pixels[start : start + row_height * row_width * channels].view(row_height, row_width, channels)
-    made = image[y0:y1, x0:x1]
-    if (width, height) != (x1 - x0, y1 - y0):
-        aten, is_exact = torch.ops.aten, pixels.device.type == "cpu"
-        kernel = aten._upsample_bicubic2d_aa if flags & IS_CUBIC else aten._upsample_bilinear2d_aa
-        given = made.movedim(-1, 0)[None]
+def _resized(pixels: torch.Tensor, regions: Regions, channels: int) -> tuple[torch.Tensor, Regions]:
+    """Resize boxes by torch's kernels; returns these images, flat, and their regions, which resize nothing more."""
+    made, is_exact = [], pixels.device.type == "cpu"
+    for (start, row_height, row_width), (x0, y0, x1, y1), (width, height), flags in zip(
+        *(each.tolist() for each in (regions.images, regions.boxes, regions.sizes, regions.flags)), strict=True
+    ):
+        image = pixels[start : start + row_height * row_width * channels].view(row_height, row_width, channels)
+        box = image[y0:y1, x0:x1].movedim(-1, 0)[None]
+        kernel = torch.ops.aten._upsample_bicubic2d_aa if flags & IS_CUBIC else torch.ops.aten._upsample_bilinear2d_aa
         # no other device has torch's uint8 kernel
-        found = kernel(given if is_exact else given.float(), [height, width], False, None, None)
-        made = (found if is_exact else found.round_().clamp_(0, 255).to(torch.uint8))[0].movedim(0, -1)
-    inner = max(left, 0), max(top, 0), min(right, width), min(bottom, height)
-    whole = fill.expand(bottom - top, right - left, channels).clone()
-    if inner[0] < inner[2] and inner[1] < inner[3]:
-        part = made[inner[1] : inner[3], inner[0] : inner[2]]
-        whole[inner[1] - top : inner[3] - top, inner[0] - left : inner[2] - left] = part
-    return whole.flip([axis for axis, flag in enumerate((IS_TURNED, IS_MIRRORED)) if flags & flag])
+        found = kernel(box if is_exact else box.float(), [height, width], False, None, None)
+        found = found if is_exact else found.round_().clamp_(0, 255).to(torch.uint8)
+        made.append(found[0].movedim(0, -1).reshape(-1))
+    counts = regions.sizes.prod(1) * channels
+    images = np.column_stack([counts.cumsum() - counts, regions.sizes[:, ::-1]])
+    return torch.cat(made), regions._replace(images=images, boxes=Regions.of(images).boxes)
 
 
-def stepped(batch: RaggedBatch, kinds: torch.Tensor, numbers: torch.Tensor) -> RaggedBatch | None:
-    """Do steps, int64[B, S] and float32[B, S, 6], to each image as `compiled.augmented` does; None where it does not."""
-    if not len(batch) or not compiled.take_channels(batch.pixels, channels_of(batch)):
-        return None
-    total, offsets = _flat_images(batch)
-    result = compiled.memory(total)
-    out, are_made = result.numpy(), np.zeros(len(batch), bool)
-    starts, images = offsets.tolist(), [batch.image(n).numpy() for n in range(len(batch))]
-
-    def change(n: int) -> None:
-        place = out[starts[n] : starts[n] + images[n].size].reshape(images[n].shape)
-        are_made[n] = compiled.augment_into(images[n], kinds[n], numbers[n], place)
-
-    compiled.for_each(change, len(batch), total)
-    return with_pixels(batch, result, offsets) if are_made.all() else None
+def written(
+    batch: RaggedBatch, dtype: torch.dtype, write: Callable[[int, npt.NDArray[Any], npt.NDArray[Any]], None]
+) -> RaggedBatch:
+    """Let write(n, uint8[H, W, C], out) write as many numbers of a type as each image has, several images at once."""
+    if not len(batch):
+        return batch
+    counts = batch.shapes.long().prod(1)
+    ends = counts.cumsum(0)
+    places = ends - counts
+    result = compiled.memory(int(ends[-1]), dtype.itemsize).view(dtype)[:, 0]
+    out, starts, stops = result.numpy(), places.tolist(), ends.tolist()
+    compiled.for_each(
+        lambda n: write(n, batch.image(n).numpy(), out[starts[n] : stops[n]]), len(batch), dtype.itemsize * len(result)
+    )
+    return with_pixels(batch, result, places)
 
 
 def by_image(batch: RaggedBatch, change: Callable[[int, torch.Tensor], torch.Tensor]) -> RaggedBatch:
@@ -186,28 +179,11 @@ def floats(batch: RaggedBatch, of_levels: Callable[[torch.Tensor], torch.Tensor]
     tables = compiled.float_tables(channels, of_levels) if is_served else None
     if tables is None:
         return by_image(batch, lambda _, image: of_levels(image.movedim(-1, 0)).movedim(0, -1))
-    total, offsets = _flat_images(batch)
-    result = compiled.memory(total, 4).view(torch.float32)[:, 0]
-    pixels, of_level, out = batch.pixels.numpy(), tables.numpy(), result.numpy()
-    ends: list[Any] = [*offsets.tolist(), total]
-    begins = batch.offsets.tolist()
-
-    def convert(n: int) -> None:
-        start, stop = ends[n], ends[n + 1]
-        compiled.floats_into(pixels[begins[n] : begins[n] + stop - start], of_level, out[start:stop])
-
-    compiled.for_each(convert, len(batch), 4 * total)
-    return with_pixels(batch, result, offsets)
+    of_level = tables.numpy()
+    return written(batch, torch.float32, lambda _, image, out: compiled.floats_into(image, of_level, out))
 
 
 def with_pixels(batch: RaggedBatch, pixels: torch.Tensor, offsets: torch.Tensor) -> RaggedBatch:
     """Return a batch with pixels of images of the same sizes, without masks."""
     result: RaggedBatch = batch.replace(pixels=pixels, offsets=offsets, mask_offsets=None)
     return result
-
-
-def _flat_images(batch: RaggedBatch) -> tuple[int, torch.Tensor]:
-    """Return how many numbers images have, and int64[B], where each begins among them where nothing is between."""
-    counts = batch.shapes.long().prod(-1)
-    ends = counts.cumsum(0)
-    return int(ends[-1]) if len(batch) else 0, ends - counts

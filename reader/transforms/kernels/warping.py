@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from reader.transforms.kernels.constants import tensor_on
-from reader.transforms.kernels.pixel_ops import levels_of
+from reader.transforms.kernels.pixel_ops import levels_of, tensor_on
 
 
 def warped(images: torch.Tensor, lines: torch.Tensor, interpolation: str, fill: Sequence[float] | None) -> torch.Tensor:

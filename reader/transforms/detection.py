@@ -1,16 +1,37 @@
-"""Random sizes of images that keep sizes of their own, as torchvision's detectors are trained: ScaleJitter and others."""
+"""torchvision's transforms for detection: images that keep sizes of their own, with boxes, and the lists that detectors take."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
+from reader.described import Described
+from reader.store import Batch, ImageBatch, RaggedBatch
 from reader.transforms.kernels.regions import Numbers
-from reader.transforms.random import FIXED_SIZE_CROP, SCALE_JITTER, SHORTEST_SIZE, checked_size, draw, number, numbers
+from reader.transforms.labels import check_boxes
+from reader.transforms.random import (
+    FIXED_SIZE_CROP,
+    LEVEL,
+    POSITIVE,
+    SCALE_JITTER,
+    SHORTEST_SIZE,
+    check_batch,
+    checked_size,
+    draw,
+    integer,
+    numbers,
+    one_of,
+    sides,
+    span,
+)
 from reader.transforms.view import View, ViewTransform
+
+# Extras that ToDetection gives under names of its own.
+_OF_BOXES = ("boxes", "box_count", "box_targets", "masks")
 
 
 class ScaleJitter(ViewTransform):
@@ -43,13 +64,14 @@ class ScaleJitter(ViewTransform):
         *,
         seed: int = 0,
     ) -> None:
-        sides, limits = numbers("target_size", target_size), numbers("scale_range", scale_range)
-        if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
+        one_of("interpolation", interpolation, ("bilinear",))
+        self.target_size, self.scale_range = (
+            sides("target_size", target_size),
+            span("scale_range", scale_range, POSITIVE),
+        )
+        if len(self.target_size) != 2:
             raise ValueError(f"target_size is {target_size!r}, expected two sides of 1 or more pixels.")
-        if len(limits) != 2 or not 0 < limits[0] <= limits[1] < math.inf:
-            raise ValueError(f"scale_range is {scale_range!r}, expected two factors above 0, the smaller one first.")
-        _check_bilinear(interpolation)
-        self.target_size, self.scale_range, self.seed = (int(sides[0]), int(sides[1])), (limits[0], limits[1]), seed
+        self.seed = seed
 
     def on(self, view: View) -> View:
         """Resize the images of a view."""
@@ -90,15 +112,11 @@ class RandomShortestSize(ViewTransform):
         *,
         seed: int = 0,
     ) -> None:
-        lengths = numbers("min_size", min_size)
-        limits = [] if max_size is None else [number("max_size", max_size)]
-        for length in lengths + limits:
-            if not isinstance(length, int) or length < 1:
-                raise ValueError(f"min_size is {min_size!r} and max_size {max_size!r}, expected 1 or more pixels.")
-        if not lengths:
+        one_of("interpolation", interpolation, ("bilinear",))
+        self.min_size = sides("min_size", min_size)
+        if not self.min_size:
             raise ValueError("min_size is empty, expected one length or more.")
-        _check_bilinear(interpolation)
-        self.min_size, self.max_size, self.seed = tuple(lengths), limits[0] if limits else None, seed
+        self.max_size, self.seed = None if max_size is None else integer("max_size", max_size, 1), seed
 
     def on(self, view: View) -> View:
         """Resize the images of a view."""
@@ -134,7 +152,7 @@ class FixedSizeCrop(ViewTransform):
 
     def __init__(self, size: int | tuple[int, int], fill: float | Sequence[float] = 0, *, seed: int = 0) -> None:
         self.height, self.width = checked_size(size)
-        self.fill, self.seed = _levels(fill), seed
+        self.fill, self.seed = tuple(numbers("fill", fill, LEVEL)), seed
 
     def on(self, view: View) -> View:
         """Cut the images of a view."""
@@ -146,19 +164,68 @@ class FixedSizeCrop(ViewTransform):
         return view.cut(np.concatenate([start, start + size], 1), None, self.fill)
 
 
+class ToDetection(Described):
+    """Give the lists that torchvision's detection models take: model(images, targets). It stands last, behind a recipe.
+
+    Of each image a dict with boxes float32[n, 4] (x0, y0, x1, y1 in its pixels), labels int64[n], image_id (the row, or the
+    store's column of that name), mask uint8[H, W] where the rows have masks (classes by pixel: Mask R-CNN
+    takes masks of single objects, which stores do not have), and further columns and texts of the store by name. uint8 images
+    become float32[C, H, W] from 0 to 1, floats stay.
+
+    Args:
+        labels: the label of each class of the store; None: its index + 1, as 0 is the background.
+    """
+
+    def __init__(self, labels: Sequence[int] | None = None) -> None:
+        self.labels = None
+        if labels is not None:
+            given = [integer("labels", label) for label in labels]
+            self.labels = torch.tensor(given, dtype=torch.int64, device="cpu")
+
+    def __call__(self, batch: ImageBatch | RaggedBatch) -> tuple[list[torch.Tensor], list[dict[str, Any]]]:
+        """Return the images, [C, H, W] each, and their targets.
+
+        Raises:
+            ValueError: the rows have no boxes, a box has no label, a column has the name of what is given, or it is one row.
+        """
+        if not (isinstance(batch, Batch) and batch.pixels.is_floating_point()):
+            check_batch(self, batch)
+        extras: dict[str, Any] = {} if batch.extras is None else dict(batch.extras.items())
+        if "boxes" not in extras:
+            raise ValueError("ToDetection takes rows with boxes, and these have none. Pack them with --boxes.")
+        check_boxes(extras)
+        columns: dict[str, Any] = {name: extras[name].unbind() for name in extras if name not in _OF_BOXES}
+        if taken := columns.keys() & {"labels", "mask"}:
+            raise ValueError(
+                f"ToDetection gives {min(taken)} of images, and the rows have a column of that name. Rename it."
+            )
+        if batch.rows is not None:
+            columns.setdefault("image_id", batch.rows.tolist())
+        if "masks" in extras:
+            columns["mask"] = extras["masks"].unbind()
+        if isinstance(batch, RaggedBatch) and batch.mask_offsets is not None:
+            columns["mask"] = [batch.mask(n) for n in range(len(batch))]
+        # those of all images are cut at once
+        is_there = torch.arange(extras["boxes"].shape[1], device=batch.pixels.device) < extras["box_count"][:, None]
+        counts = extras["box_count"].tolist()
+        columns["boxes"] = extras["boxes"][is_there].split(counts)
+        if "box_targets" in extras:
+            columns["labels"] = self._labels_of(extras["box_targets"][is_there]).split(counts)
+        images = [image if image.is_floating_point() else image.float() / 255 for image in batch.images]
+        return images, [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+    def _labels_of(self, classes: torch.Tensor) -> torch.Tensor:
+        if classes.numel() and int(classes.min()) < 0:
+            raise ValueError("ToDetection has no label for a box without a class (-1). Drop it before.")
+        if self.labels is None:
+            return classes + 1
+        if classes.numel() and int(classes.max()) >= len(self.labels):
+            raise ValueError(
+                f"ToDetection has {len(self.labels)} labels, and a box has class {int(classes.max())}. Give one for each class."
+            )
+        return self.labels.to(classes.device)[classes]
+
+
 def _scaled(sizes: Numbers, factor: npt.NDArray[np.float64]) -> Numbers:
     """Multiply int64[B, 2] and round down, as torchvision does; a side of no pixels gets one."""
     return (sizes * factor[:, None]).astype(np.int64).clip(min=1)
-
-
-def _check_bilinear(interpolation: object) -> None:
-    if getattr(interpolation, "value", interpolation) != "bilinear":
-        raise ValueError(f'interpolation is {interpolation!r}, expected "bilinear": others of own sizes are not made.')
-
-
-def _levels(fill: float | Sequence[float]) -> tuple[float, ...]:
-    """Return levels as given, as a tuple; raises ValueError where one is not 0 to 255."""
-    levels = tuple(float(level) for level in numbers("fill", fill))
-    if not levels or not all(0 <= level <= 255 for level in levels):
-        raise ValueError(f"fill is {fill!r}, expected a level from 0 to 255, or one for each channel.")
-    return levels

@@ -1,0 +1,126 @@
+"""TimmRandAugment has timm's operations, strengths and chances; beside timm itself where that is installed."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from augmenting import assert_same_distribution, difference, many, pictures, v2
+from PIL import Image
+
+from reader.transforms import RandAugment, TimmRandAugment
+from reader.transforms.policies import OPERATIONS
+
+# By timm's formulas, of rows of 200 x 100: of m9 and inc1, and of m5 without.
+STRENGTHS = {
+    "Rotate": (27.0, 15.0),
+    "Posterize": (1, 2),
+    # 256 - 230 and 128, half a level less
+    "Solarize": (25.5 / 255, 127.5 / 255),
+    "SolarizeAdd": (99, 55),
+    "ShearX": (0.27, 0.15),
+    "ShearY": (0.27, 0.15),
+    "TranslateX": (81.0, 45.0),
+    "TranslateY": (40.5, 22.5),
+}
+ENHANCING = ("Color", "Contrast", "Brightness", "Sharpness")
+
+
+def drawn_of(ours: TimmRandAugment, name: str, count: int = 4000, size: tuple[int, int] = (100, 200)) -> torch.Tensor:
+    """Return the strengths that were drawn for an operation, where it is not skipped."""
+    steps = ours.drawn(many(count, size))
+    return torch.cat([magnitude[operation == OPERATIONS.index(name)] for operation, magnitude in steps])
+
+
+@pytest.mark.parametrize(("config", "column"), [("rand-m9-inc1", 0), ("rand-m5", 1)])
+def test_strengths_are_those_of_timms_formulas(config: str, column: int) -> None:
+    ours = TimmRandAugment(config)
+    for name, strengths in STRENGTHS.items():
+        found = drawn_of(ours, name)
+        torch.testing.assert_close(found.abs().unique(), torch.tensor([strengths[column]]).float(), msg=name)
+        if name in ("Rotate", "ShearX", "TranslateY"):
+            assert 0.4 < (found > 0).float().mean() < 0.6
+    for name in ENHANCING:
+        # with inc1 1 + 0.81 or 1 - 0.81; without 0.5 * 1.8 + 0.1
+        torch.testing.assert_close(drawn_of(ours, name).unique(), torch.tensor([[-0.81, 0.81], [0.0]][column]))
+
+
+def test_operations_are_drawn_alike_and_half_of_them_skipped() -> None:
+    steps = TimmRandAugment("rand-m9-n3").drawn(many(4000))
+    assert len(steps) == 3
+    for operation, _ in steps:
+        counts = torch.bincount(operation, minlength=len(OPERATIONS))
+        assert abs(int(counts[0]) - 2000) < 150
+        assert set(counts[1:].tolist()) <= set(range(90, 180))
+    # p1 skips none, and the two steps of an image are not alike
+    first, second = (operation for operation, _ in TimmRandAugment("rand-p1").drawn(many(4000)))
+    assert (first > 0).all()
+    assert (first == second).float().mean() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("config", "mean", "std", "most"),
+    [
+        ("rand-m9-mstd0.5", 9, 0.5, 10),
+        ("rand-m6-mstd2", 6, 2, 10),
+        ("rand-m9-mstd101", 9, None, 10),
+        ("rand-m12-mmax14-mstd1", 12, 1, 14),
+    ],
+)
+def test_the_strength_is_spread_as_timm_spreads_it(config: str, mean: float, std: float | None, most: float) -> None:
+    generator = random.Random(0)
+    drawn = [generator.uniform(0, mean) if std is None else generator.gauss(mean, std) for _ in range(4000)]
+    expected = [min(max(level, 0.0), most) / 10 * 30 for level in drawn]
+    assert_same_distribution(drawn_of(TimmRandAugment(f"{config}-p1-n6"), "Rotate", 12_000).abs(), expected)
+
+
+@pytest.mark.parametrize("config", ["rand-m7-inc1", "rand-m7"])
+def test_each_operation_gives_nearly_timms_pixels(config: str) -> None:
+    v2()  # timm imports torchvision
+    policies: Any = pytest.importorskip("timm.data.auto_augment", reason="timm is not installed: pip install timm")
+    batch, ours = pictures(3, size=(64, 48)), TimmRandAugment(config + "-p1", fill=(124, 116, 104))
+    hparams = {"img_mean": (124, 116, 104), "interpolation": Image.Resampling.BILINEAR}
+    theirs = {op.name: op for op in policies.rand_augment_transform(f"{config}-p1", dict(hparams)).ops}
+    level = float(config[6])
+    for full_name, op in theirs.items():
+        name = full_name.replace("Increasing", "").replace("Rel", "")
+        # the strength of ours that is above 0, and timm's arguments of that sign
+        magnitude = drawn_of(ours, name, 400, (64, 48)).max().expand(3)
+        arguments = (
+            ()
+            if op.level_fn is None
+            else max((tuple(op.level_fn(level, op.hparams)) for _ in range(20)), key=lambda found: found[0])
+        )
+        if name.startswith("Translate"):  # Pillow takes from where a pixel comes
+            arguments = tuple(-value for value in arguments)
+        expected = [op.aug_fn(Image.fromarray(p.numpy()), *arguments, **op.kwargs) for p in batch.pixels]
+        images = ours.applied(batch, [(torch.full((3,), OPERATIONS.index(name)), magnitude)]).images
+        of_theirs = torch.stack([torch.from_numpy(np.array(e)) for e in expected]).movedim(-1, 1)
+        apart = (images.int() - of_theirs.int()).abs().float().mean()
+        # shifts are cut to whole pixels, and what is at the edge is filled in otherwise
+        assert apart < (12 if name in ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY") else 1.5), name
+
+
+def test_solarize_add_makes_the_dark_lighter() -> None:
+    batch = pictures(2, size=(8, 8))
+    step = torch.full((2,), OPERATIONS.index("SolarizeAdd")), torch.tensor([0.0, 110.0])
+    images = TimmRandAugment(fill=None).applied(batch, [step]).images
+    levels = batch.images.int()
+    assert difference(images[0], batch.images[0]) == 0
+    assert torch.equal(images[1].int(), torch.where(levels[1] < 128, levels[1] + 110, levels[1]))
+
+
+@pytest.mark.parametrize("config", ["rand-m15-mmax15-inc1", "rand-m30-mmax30", "rand-m9-mstd3-mmax20-inc1"])
+def test_strengths_above_10_keep_0_to_8_bits(config: str) -> None:
+    bits = set(drawn_of(TimmRandAugment(config), "Posterize").tolist())
+    assert bits <= set(range(9))
+    assert {0.0, 8.0} & bits
+
+
+def test_no_operations_leave_images_as_they_are() -> None:
+    batch = pictures()
+    for policy in (TimmRandAugment("rand-m9-n0"), RandAugment(0)):
+        assert torch.equal(policy(batch).pixels, batch.pixels)
