@@ -85,7 +85,7 @@ def test_the_sheet_of_the_current_folder_is_beside_it(
         ("IMAGES TMP/out --size 8 --masks ''", 2, "--masks is '', expected a path."),
         ("IMAGES TMP/file --size 8", 2, "file is a file"),
         ("IMAGES /proc/out --size 8", 1, "/proc/out.packing cannot be made"),
-        ("TMP/none IMAGES TMP/out --size 8", 2, "none is no tar. Several IMAGES can be packed into one store only where all are tars"),
+        ("TMP/none IMAGES TMP/out --size 8", 2, "none is no tar. Several IMAGES can be packed"),
         ("build", 2, "See: pack build --help"),
         ("subset", 2, "Missing argument 'STORE'. See: pack subset --help"),
         ("subset -- none/ out/", 2, "nothing says which rows of none/"),
