@@ -15,7 +15,7 @@ def difference(found: object, expected: object) -> str:
     """Name the first thing in which two dicts differ, or what one list lacks of the other.
 
     Example:
-        >>> difference({"pillow": {"version": "12.1", "simd": "avx2"}}, {"pillow": {"version": "12.2", "simd": "avx2"}})
+        >>> difference({"pillow": {"version": "12.1"}}, {"pillow": {"version": "12.2"}})
         ' (pillow version: 12.1, now 12.2)'
         >>> difference({"libjpeg-turbo": {"jpeg4py": "0.1.4", "turbojpeg": "2.1.5"}}, {})
         ' (libjpeg-turbo: jpeg4py 0.1.4, turbojpeg 2.1.5, now none)'

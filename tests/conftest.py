@@ -161,10 +161,10 @@ def harm_at(image: Path, harm: Callable[[], None], monkeypatch: pytest.MonkeyPat
 
     original, deadly = Decoder.row, image.read_bytes()
 
-    def row(decoder: Decoder, data: bytes) -> Any:
+    def row(decoder: Decoder, data: bytes, *memory: Any) -> Any:
         if data == deadly:
             harm()
-        return original(decoder, data)
+        return original(decoder, data, *memory)
 
     monkeypatch.setattr(Decoder, "row", row)
 
@@ -386,9 +386,9 @@ def devices() -> list[Any]:
 
 
 def ffmpeg_or_skip() -> Any:
-    """Return FFmpeg as `packer.pixels.ffmpeg` has it; skips where PyAV is not there."""
+    """Return FFmpeg as `packer.pixels.requantize` has it; skips where PyAV is not there."""
     from packer.errors import FfmpegError
-    from packer.pixels.ffmpeg import Ffmpeg
+    from packer.pixels.requantize import Ffmpeg
 
     try:
         return Ffmpeg()

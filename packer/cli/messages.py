@@ -160,9 +160,6 @@ def requantized(report: RequantizeReport) -> str:
         f"{'before':10}{size_text(report.bytes_before)}",
         f"{'after':10}{size_text(report.bytes_after)}, {share:.0%} of it",
     ]
-    if report.ssim is not None:
-        psnr = "no error" if report.psnr is None else f"PSNR {report.psnr:.1f} dB"
-        lines.append(f"{'fidelity':10}{psnr}, SSIM {report.ssim:.3f}, of {report.compared} images")
     for what, count, reasons in (
         ("kept as they are", report.kept, report.kept_reasons),
         ("rejected", report.rejected, report.reasons),

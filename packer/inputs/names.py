@@ -18,7 +18,6 @@ from packer.inputs.class_lists import composed, unknown_class
 from packer.inputs.samples import Inputs
 from packer.inputs.splits import split_folders
 from packer.option_names import Option
-from packer.pixels.formats.plugins import SUFFIXES
 from packer.progress import notify
 from packer.report import Progress
 from packer.text import counted, some
@@ -27,9 +26,9 @@ from reader.format.splits import ROLES
 # torchvision's list, and what else holds photographs under another name
 IMAGE_SUFFIXES = (
     *(".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"),
-    *(".gif", ".jfif", ".jpe", ".mpo"),
+    *(".gif", ".jfif", ".jpe", ".mpo", ".avif", ".jp2", ".j2k", ".jpf", ".jpx"),
     # so that none is skipped silently: where nothing can decode them they are rejected, with what to install
-    *itertools.chain.from_iterable(SUFFIXES.values()),
+    *(".heic", ".heif", ".hif", ".jxl"),
 )
 # What systems and tools put among images: thumbnails of Synology and QNAP, resource forks in zips of macOS, bins, lost files.
 _JUNK = {"__macosx", "@eadir", "@recycle", "#recycle", "$recycle.bin", "system volume information", "lost+found"}

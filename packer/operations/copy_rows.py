@@ -42,7 +42,7 @@ from packer.store.seal import seal
 from packer.store.sealed.checked_rows import Ints, damage, line_spans
 from packer.store.sealed.ragged_rows import SealedRows, row_sizes, tensor_rows
 from packer.store.state import check_finished
-from packer.workers.block_worker import Attempt, PackJob
+from packer.workers.block_worker import Attempt, PackJob, RowMaker
 from packer.workers.engine import LocalEngine
 from packer.workers.processes import InFlight
 from reader.format.blocks import read_blocks
@@ -435,7 +435,7 @@ class CopyJob(PackJob):
         return CopiedRows(self, in_flight)
 
 
-class CopiedRows:
+class CopiedRows(RowMaker):
     """Gives the rows of finished stores; has one of them open at a time, however many there are."""
 
     def __init__(self, job: CopyJob, in_flight: InFlight) -> None:

@@ -53,15 +53,17 @@ def examine(path: str | os.PathLike[str] = ".") -> DoctorReport:
 def _pillow(found: dict[str, str], missing: dict[str, str]) -> bool:
     """Find Pillow and what decodes beside it; returns whether Pillow decodes what `pack` takes."""
     try:
+        from PIL import features
+
         from packer.pixels.compiled import native
-        from packer.pixels.formats.plugins import SUFFIXES, library
-        from packer.pixels.formats.versions import decoder_versions, missing_features, pillow_fix
+        from packer.pixels.formats import plugins
+        from packer.pixels.formats.versions import decoder_versions
     except ImportError as e:
         missing["Pillow"] = f"pip install --force-reinstall pillow ({e})"
         return False
     versions = decoder_versions()
     pillow, turbojpeg = versions["pillow"], versions["libjpeg-turbo"]
-    found["Pillow"] = f"{pillow['distribution']} {pillow['version']}, {pillow['simd'] or 'no'} SIMD"
+    found["Pillow"] = f"{pillow['distribution']} {pillow['version']}"
     if native().row is None:
         missing["compiled part"] = native().reason
     else:
@@ -70,20 +72,22 @@ def _pillow(found: dict[str, str], missing: dict[str, str]) -> bool:
         found["jpeg4py"] = f"{turbojpeg['jpeg4py']}, libjpeg-turbo {turbojpeg['turbojpeg'] or 'of unknown version'}"
     else:
         missing["jpeg4py"] = "pip install jpeg4py, and libturbojpeg of the system"
-    for kind in SUFFIXES:
-        if lacks := library(kind).lacks:
-            missing[kind] = lacks
+    for kind, (_, distribution) in plugins.PLUGINS.items():
+        if about := plugins.versions().get(distribution):
+            found[kind] = f"{distribution} {about['version']}"
         else:
-            found[kind] = library(kind).decoder
-    if features := missing_features(_FEATURES):
-        missing["Pillow"] = f"Pillow is built without {', '.join(features)}: {pillow_fix()}"
-    return not features
+            missing[kind] = f"pip install {distribution}"
+    if lacking := [name for name in _FEATURES if not features.check(name)]:
+        missing["Pillow"] = (
+            f"Pillow is built without {', '.join(lacking)}: pip install --force-reinstall --no-deps pillow"
+        )
+    return not lacking
 
 
 def _ffmpeg(found: dict[str, str], missing: dict[str, str]) -> None:
-    from packer.pixels.ffmpeg import HOW_TO_GET, versions
+    from packer.pixels.requantize import HOW_TO_GET, ffmpeg_versions
 
     try:
-        found["ffmpeg"] = versions()["ffmpeg"]
+        found["ffmpeg"] = ffmpeg_versions()["ffmpeg"]
     except FfmpegError:
         missing["ffmpeg"] = f"{HOW_TO_GET}; only requantizing needs it"

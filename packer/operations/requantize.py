@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from packer import values
-from packer.errors import DecodeError, LockedError, NotRequantized, OptionsError
+from packer.errors import DecodeError, LockedError, OptionsError
 from packer.inputs.scan import scan
 from packer.option_names import Option
 from packer.options import WorkerOptions
-from packer.pixels.ffmpeg import mean_psnr, versions
-from packer.pixels.requantize import Recoder
+from packer.pixels.requantize import Recoder, ffmpeg_versions
 from packer.progress import notify, reports
 from packer.report import Progress
 from packer.sample_lines import encode_line, read_json_lines
@@ -37,8 +36,6 @@ from packer.workers.processes import begin_worker, start_context
 from reader.system import available_cpus
 
 RECORD = "requantized.jsonl"
-# Images that are compared with their sources, spread evenly; one takes 0.1 s.
-_COMPARED = 32
 # Images that a worker has waiting: as a pool is told of results one by one, a few hide that.
 _AHEAD = 4
 _KILLED = "it ended the process that decoded it"
@@ -58,9 +55,6 @@ class RequantizeReport:
         rejected: inputs that are not in DEST.
         bytes_before: of the sources of all images in DEST.
         bytes_after: of all images in DEST.
-        compared: requantized images that psnr and ssim are of, spread evenly.
-        psnr: dB, of all their errors together; None where none was compared, or nothing changed.
-        ssim: their mean; None where none was compared.
         seconds: from the call to its return.
         resumed_from: inputs that were done before this run.
         too_many_rejects: more than `max_rejects` were rejected.
@@ -77,9 +71,6 @@ class RequantizeReport:
     rejected: int
     bytes_before: int
     bytes_after: int
-    compared: int
-    psnr: float | None
-    ssim: float | None
     seconds: float
     resumed_from: int
     too_many_rejects: bool
@@ -123,7 +114,7 @@ def requantize(
     options = WorkerOptions(workers=workers, max_rejects=max_rejects)
     source, out = Path(images), resolved_out(dest, "DEST")
     asked = None if size is None else str(size)
-    head: dict[str, Any] = {"quality": quality, "size": asked, "ffmpeg": versions()}
+    head: dict[str, Any] = {"quality": quality, "size": asked, "ffmpeg": ffmpeg_versions()}
     job = _Job(source, out, quality, _parsed(size), (str(source),))
     check_destination([str(source)], out, "DEST")
     paths = _listed(source)
@@ -137,7 +128,6 @@ def requantize(
             lines = record.finish(paths)
     except OSError as e:
         raise as_pack_error(e, out, {}) from None
-    compared = _compared(job, lines)
     rejects = [line["reason"] for line in lines if "reason" in line]
     kept = [line["kept"] for line in lines if "kept" in line]
     return RequantizeReport(
@@ -150,9 +140,6 @@ def requantize(
         rejected=len(rejects),
         bytes_before=sum(line["bytes"] for line in lines if "to" in line),
         bytes_after=sum(line["bytes_after"] for line in lines if "to" in line),
-        compared=len(compared),
-        psnr=mean_psnr([psnr for psnr, _ in compared]) if compared else None,
-        ssim=sum(ssim for _, ssim in compared) / len(compared) if compared else None,
         seconds=time.monotonic() - started,
         resumed_from=len(done),
         too_many_rejects=len(rejects) > options.allowed_rejects(len(lines)),
@@ -345,15 +332,4 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     with contextlib.suppress(ValueError):
         found.extend(read_json_lines(path))
-    return found
-
-
-def _compared(job: _Job, lines: list[dict[str, Any]]) -> list[tuple[float, float]]:
-    """Compare some requantized images with their sources: PSNR in dB, SSIM."""
-    done = [line for line in lines if "to" in line and "kept" not in line]
-    count, found = min(_COMPARED, len(done)), []
-    for line in (done[(2 * i + 1) * len(done) // (2 * count)] for i in range(count)):
-        before, after = job.images / line["path"], job.out / line["to"]
-        with contextlib.suppress(OSError, NotRequantized, DecodeError):  # changed or gone since
-            found.append(_recoder(job.quality, job.size).compare(before.read_bytes(), after.read_bytes()))
     return found

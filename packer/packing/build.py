@@ -178,8 +178,6 @@ class Build:
             out, self._inputs, self._job, os.fspath(self._options.masks or ""), self._span.start
         )
         committed = self._committed
-        if committed.other_plugin:
-            raise self._unlike(f"other decoders{committed.other_plugin}")
         self._log.resume(end, committed.inputs_stop, committed.rows_stop, committed.size_bytes)
 
     def _unlike(self, what: str) -> PackError:

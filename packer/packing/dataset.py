@@ -25,7 +25,7 @@ from packer.inputs.labels import MOST_FLOAT32
 from packer.inputs.paths import Paths
 from packer.inputs.samples import Column, Inputs
 from packer.options import CHANNELS, OutputOptions, PackOptions, ShapeOptions, WorkerOptions, option
-from packer.packing.keywords import takes_of_dataset
+from packer.packing.keywords import takes
 from packer.packing.pack import pack_parts
 from packer.pixels.pictures import to_mode
 from packer.pixels.row import Row
@@ -35,7 +35,7 @@ from packer.sources.roots import check_system
 from packer.store.blocks import Task
 from packer.store.destination import Folder
 from packer.store.out_folder import resolved_out
-from packer.workers.block_worker import Attempt, PackJob
+from packer.workers.block_worker import Attempt, PackJob, RowMaker
 from packer.workers.processes import InFlight
 from reader.format.manifest import TARGET_DTYPES
 from reader.format.values import Json
@@ -62,7 +62,7 @@ class DatasetOptions(OutputOptions, WorkerOptions, ShapeOptions):
     )
 
 
-@takes_of_dataset(DatasetOptions)
+@takes(DatasetOptions)
 def pack_dataset(dataset: MapDataset, out: str | os.PathLike[str], options: DatasetOptions) -> PackReport:
     """Read each item of a dataset once, into the store OUT. Options mean what they do for `pack`.
 
@@ -171,7 +171,7 @@ class DatasetJob(PackJob):
         return DatasetRows(self, in_flight)
 
 
-class DatasetRows:
+class DatasetRows(RowMaker):
     """Makes rows of a dataset's items."""
 
     def __init__(self, job: DatasetJob, in_flight: InFlight) -> None:

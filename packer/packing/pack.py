@@ -171,7 +171,7 @@ def named_sources(images: ImagesArgument) -> list[str]:
 def _check_libraries(options: PackOptions) -> None:
     """Refuse options whose library is not installed, before anything starts."""
     if options.requantize is not None:
-        from packer.pixels.ffmpeg import Ffmpeg
+        from packer.pixels.requantize import Ffmpeg
 
         Ffmpeg()
 

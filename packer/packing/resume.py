@@ -13,11 +13,9 @@ from pathlib import Path
 from packer.inputs.samples import Inputs
 from packer.options import PackOptions
 from packer.packing.request import difference, label_words, recorded_labels, states
-from packer.pixels.formats import plugins
-from packer.pixels.requantize import pixel_versions
+from packer.pixels.decoders import pixel_versions
 from packer.progress import notify
 from packer.report import Progress
-from packer.sample_lines import Sample
 from packer.sources.base import NO_STATE
 from packer.store import journal as journals
 from packer.store.blocks import Result
@@ -26,16 +24,12 @@ from packer.text import difference as decoders_difference
 from packer.workers.block_worker import PackJob
 from reader.format.shown import redacted
 
-# Occurs in the line of each row that a plugin decoded; the others need no parsing.
-_PLUGIN = '"decoder":"pillow-'
-
 
 @dataclass
 class Committed:
     """How far a pack has come, and what adds up over its blocks.
 
-    size_bytes is what they take of the file of rows; changed names the sources that are no longer what was packed;
-    other_plugin: a plugin of Pillow that decoded some of them, where another version would now.
+    size_bytes is what they take of the file of rows; changed names the sources that are no longer what was packed.
     """
 
     inputs_stop: int
@@ -45,7 +39,6 @@ class Committed:
     reused: int = 0
     source_bytes: int = 0
     changed: list[str] = field(default_factory=list)
-    other_plugin: str = ""
 
     def add(self, result: Result) -> None:
         """Count one more block."""
@@ -102,7 +95,6 @@ def read_committed(out: Path, inputs: Inputs, job: PackJob, masks: str, start: i
         seen += result.inputs
         if not committed.changed:  # else it is decoded again, with all that follows
             committed.add(result)
-            committed.other_plugin = committed.other_plugin or _other_plugin(result)
             end = line_end
     return committed, end
 
@@ -114,21 +106,6 @@ def _followed_blocks(out: Path, total: int) -> Iterator[tuple[Result, int]]:
         yield result, line_end
         done += result.inputs
         notify(Progress("check", done, total))
-
-
-def plugin_decoders(result: Result) -> list[tuple[str, str]]:
-    """Return (format, decoder) of the rows of a block that a plugin of Pillow decoded, each pair once."""
-    decodings = (Sample.decode(line).decoding for line in result.samples if _PLUGIN in line)
-    return sorted({(decoding["format"], decoding["decoder"]) for decoding in decodings})
-
-
-def _other_plugin(result: Result) -> str:
-    """Say which plugin decoded a row of a block and what would decode it now; "" where they are the same."""
-    for kind, before in plugin_decoders(result):
-        now = plugins.decoder_of(kind)
-        if before != now:
-            return decoders_difference({kind: before}, {kind: "none" if now == "Pillow" else now})
-    return ""
 
 
 def _changed_sources(inputs: Inputs, masks: str, start: int, result: Result) -> list[str]:

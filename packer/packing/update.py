@@ -21,7 +21,7 @@ from packer.option_names import OVERWRITE, Option
 from packer.options import LabelOptions, PackOptions, WorkerOptions
 from packer.packing.keywords import takes
 from packer.packing.pack import ImagesArgument, named_sources, pack_sources
-from packer.pixels.requantize import pixel_versions
+from packer.pixels.decoders import pixel_versions
 from packer.report import PackReport
 from packer.store.destination import Folder
 from packer.store.out_folder import resolved_out

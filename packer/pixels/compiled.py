@@ -28,12 +28,16 @@ class RowOf(Protocol):
     """
 
     def __call__(
-        self, data: bytes, source: Pair, resized: Pair, origin: Pair, size: Pair, resample: int, out: bytearray, /
+        self,
+        data: bytes,
+        source: Pair,
+        resized: Pair,
+        origin: Pair,
+        size: Pair,
+        resample: int,
+        out: bytearray | memoryview,
+        /,
     ) -> bool: ...
-
-
-# (width, height) of the picture that is decoded, of that resized, x, y of the row in it, (width, height) of the row; the filter
-RowPlan = tuple[Pair, Pair, Pair, Pair, int]
 
 
 class ResizeOf(Protocol):

@@ -44,7 +44,7 @@ class JpegRowDecoder:
         self._decoder = decoder
         self._sides, self._quality, self._channels = geometry.common_sides, quality, channels
 
-    def row(self, data: bytes) -> Row:
+    def row(self, data: bytes, memory: memoryview | None = None) -> Row:
         """Decode one image into a row; raises DecodeError."""
         row = self._decoder.row(data)
         height, width = self._sides or row.content[2:]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,7 +64,7 @@ def mask_row(data: bytes, row: Row, geometry: Geometry, *, classes: Sequence[int
 
 
 def _in_row(mask: Image.Image, geometry: Geometry) -> MaskRow:
-    filled, (y0, x0, y1, x1) = dataclasses.replace(geometry, resample="nearest").to_row(mask, geometry.resized(*mask.size))
+    filled, (y0, x0, y1, x1) = replace(geometry, resample="nearest").to_row(mask, geometry.resized(*mask.size))
     # beyond the picture there is no class
     row_mask = Image.new("L", filled.size, IGNORED)
     row_mask.paste(filled.crop((x0, y0, x1, y1)), (x0, y0))
@@ -87,12 +87,14 @@ def _classes(values: npt.NDArray[np.uint8], listed: Sequence[int]) -> npt.NDArra
 
 
 def _values(image: Image.Image) -> npt.NDArray[np.uint8]:
-    """Return what the pixels of a decoded mask say: the index of a palette, the level of gray, or 0 and 1."""
+    """Return what the pixels of a decoded mask say: the index of a palette, the level of gray, also in RGB, or 0 and 1."""
     if image.format == "JPEG":
         raise DecodeError("it is a JPEG, which does not keep values; save masks as PNG")
     values = np.asarray(image)
+    if image.mode in ("RGB", "RGBA") and (values[:, :, :3] == values[:, :, :1]).all():
+        values = values[:, :, 0]
     if values.ndim != 2 or values.dtype.kind not in "bui":
-        raise DecodeError(f"its pixels are {image.mode}; expected a palette or gray")
+        raise DecodeError(f"its pixels are {image.mode}; expected a palette or gray: save the class of each as a level")
     if values.size and not 0 <= values.min() <= values.max() <= 255:
         raise DecodeError(f"it has values from {values.min()} to {values.max()}; expected 0 to 255")
     return values.astype(np.uint8)

@@ -11,12 +11,9 @@ import numpy as np
 from PIL import Image
 
 from packer.errors import DecodeError, JpegError
-from packer.pixels.formats import jpeg, plugins
+from packer.pixels.formats import jpeg, turbojpeg
 from packer.pixels.formats.opening import UPRIGHT, header_orientation, lift_limits, load_image, open_image, plain
-from packer.pixels.formats.turbojpeg import JpegDecoder
-from packer.pixels.resize import raw_bytes
-from packer.pixels.row import Row
-from packer.pixels.row_rules import RowRules
+from packer.pixels.row import Row, RowRules
 
 
 class PictureDecoder:
@@ -24,24 +21,21 @@ class PictureDecoder:
 
     def __init__(self, rules: RowRules) -> None:
         self._rules = rules
-        self._jpeg = JpegDecoder()
         lift_limits()
 
-    def row(self, data: bytes, header: jpeg.JpegHeader | None, orientation: int | None = None) -> Row:
+    def row(self, data: bytes, header: jpeg.JpegHeader | None, orientation: int) -> Row:
         """Decode one image into a row.
 
         Args:
             header: of a JPEG, which the rules allow.
-            orientation: by EXIF, where it is known.
+            orientation: a JPEG's, by EXIF.
 
         Raises:
             DecodeError: Pillow refuses it, or it is too large.
         """
         complaint = ""
-        if header is not None and self._jpeg.is_available and header.components in (1, 3):
+        if header is not None and jpeg.is_installed() and header.components in (1, 3):
             try:
-                if orientation is None:
-                    orientation = self.orientation(data) if header.may_be_rotated else 1
                 return self._fast_row(data, header, orientation)
             except JpegError as e:
                 complaint = str(e)
@@ -64,7 +58,7 @@ class PictureDecoder:
     def _fast_row(self, data: bytes, header: jpeg.JpegHeader, orientation: int) -> Row:
         scale = self._rules.dct_scale(header.width, header.height, orientation)
         width, height = -(-header.width // scale), -(-header.height // scale)
-        pixels = self._jpeg.decode(data, width, height)
+        pixels = turbojpeg.decode(data, width, height)
         # RGBX is a mode that Pillow maps without a copy; the fourth byte is dropped when the row is written out
         image = Image.frombuffer("RGBX", (width, height), pixels, "raw", "RGBX", 0, 1)
         done: dict[str, object] = {"decoder": "libjpeg-turbo"}
@@ -87,7 +81,7 @@ class PictureDecoder:
                 # a TIFF that says its orientation in XMP alone is turned only now
                 size = image.size if scale == 1 else size
                 upright = to_mode(image, self._rules.mode, self._rules.bit_depth)
-        done: dict[str, object] = {"decoder": plugins.decoder_of(image.format), "format": image.format}
+        done: dict[str, object] = {"decoder": "Pillow", "format": image.format}
         notes = [plain(complaint)] if complaint else []
         notes += [str(w.message).splitlines()[0] for w in caught]
         if notes:
@@ -103,10 +97,8 @@ class PictureDecoder:
             done["exif_orientation"] = orientation
         if scale > 1:
             done["dct_scale"] = scale
-        if self._rules.geometry is None:
-            raise DecodeError("no size was given to decode to")
         image, content = self._rules.geometry.to_row(image, self._rules.geometry.resized(width, height))
-        return Row(raw_bytes(image, self._rules.mode, len(self._rules.mode)), content, width, height, done)
+        return Row(image.tobytes("raw", self._rules.mode), content, width, height, done)
 
     def _draft(self, image: Image.Image) -> int:
         """Ask Pillow's JPEG plugin for the same DCT scaling; returns the scale it took."""

@@ -1,24 +1,104 @@
-"""One image, requantized: which inputs FFmpeg encodes again and which stay as they are, and the row that comes of either.
+"""One image, requantized by FFmpeg's JPEG encoder, in this process through PyAV: what is encoded again, and the row of it.
 
-Our own decoder rejects what is broken, as in any pack; FFmpeg only sees JPEGs that decode without a complaint.
+It does what `ffmpeg -noautorotate -i IN -q:v Q OUT` does. Our own decoder rejects what is broken, as in any pack. Only JPEGs that
+decode without a complaint, and that FFmpeg decodes to full-range YCbCr or gray, go through: of these all its versions give the
+same pixels (FFmpeg 5.1 and 8.1, `tests/pixels/test_ffmpeg.py`). What the encoder computes depends on the machine's kind: its DCT
+for x86 differs from the portable one.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import platform
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
+from types import ModuleType
 from typing import Any
 
-from packer.errors import NotRequantized
-from packer.options import CHANNELS, RowOptions
+from packer.errors import FfmpegError, NotRequantized
 from packer.pixels.decode import Decoder
 from packer.pixels.formats import jpeg
-from packer.pixels.formats.versions import decoder_versions
 from packer.pixels.geometry import Geometry
-from packer.pixels.resize import live_rule
-from packer.pixels.row import Row, RowDecoder
+from packer.pixels.row import Row
+
+HOW_TO_GET = "pip install 'pixpack[ffmpeg]'"
+
+# FFmpeg's names of what it may decode a JPEG to. Others (CMYK, RGB, limited range, 4:1:1) it would convert on the way, each
+# version in its own manner
+_DECODED = ("yuvj420p", "yuvj422p", "yuvj444p", "gray")
+# what the encoder takes; gray becomes YCbCr whose chroma says nothing
+_ENCODED = "format=yuvj420p|yuvj422p|yuvj444p"
+_RATE = Fraction(1, 25)
+
+
+class Ffmpeg:
+    """FFmpeg's libraries through PyAV.
+
+    Raises:
+        FfmpegError: PyAV is missing.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import av
+            import av.filter
+        except ImportError:
+            raise FfmpegError(f"requantizing needs PyAV, and there is none here. Get it: {HOW_TO_GET}.") from None
+
+        av.logging.set_level(None)
+        self.av: ModuleType = av
+
+    def encode(self, data: bytes, quality: int, size: tuple[int, int] | None = None) -> bytes:
+        """Encode a JPEG again, as `ffmpeg -q:v quality` does: 2 is best, 31 smallest. EXIF is lost, nothing is turned.
+
+        Args:
+            size: (width, height) to scale to first, by FFmpeg's bicubic filter.
+
+        Raises:
+            NotRequantized: FFmpeg decodes it to another format than full-range YCbCr or gray, or not at all.
+        """
+        frame = self._decoded(data)
+        if size is not None or frame.format.name == "gray":
+            scale = "" if size is None else f"scale={size[0]}:{size[1]}:flags=bicubic,"
+            frame = self._filtered(frame, f"{scale}{_ENCODED}")
+        encoder = self.av.CodecContext.create("mjpeg", "w")
+        encoder.width, encoder.height, encoder.pix_fmt = frame.width, frame.height, frame.format.name
+        encoder.time_base, encoder.thread_count = _RATE, 1
+        encoder.qmin = encoder.qmax = quality
+        encoder.options = {"flags": "+qscale"}
+        try:
+            return b"".join(bytes(packet) for packet in [*encoder.encode(frame), *encoder.encode(None)])
+        except self.av.FFmpegError as e:
+            raise NotRequantized(f"FFmpeg cannot encode it ({e.strerror})") from e
+
+    def _decoded(self, data: bytes) -> Any:
+        # a context an image: tables of the one before must not decode the next
+        decoder = self.av.CodecContext.create("mjpeg", "r")
+        decoder.thread_count = 1
+        try:
+            frames = decoder.decode(self.av.Packet(data)) or decoder.decode(None)
+        except self.av.FFmpegError as e:
+            raise NotRequantized(f"FFmpeg cannot decode it ({e.strerror})") from e
+        if not frames or frames[0].is_corrupt:
+            raise NotRequantized("FFmpeg cannot decode it")
+        if (name := frames[0].format.name) not in _DECODED:
+            raise NotRequantized(f"FFmpeg decodes it as {name}")
+        return frames[0]
+
+    def _filtered(self, frame: Any, chain: str) -> Any:
+        """Send a frame through filters: "scale=8:8,format=gray" -> the frame that comes out."""
+        graph = self.av.filter.Graph()
+        source = graph.add_buffer(width=frame.width, height=frame.height, format=frame.format, time_base=_RATE)
+        steps = [source, *(graph.add(*step.split("=", 1)) for step in chain.split(",")), graph.add("buffersink")]
+        for one, other in itertools.pairwise(steps):
+            one.link_to(other)
+        graph.configure()
+        frame.pts = 0
+        source.push(frame)
+        source.push(None)
+        return graph.pull()
 
 
 @dataclass(frozen=True)
@@ -37,14 +117,7 @@ class Recoder:
         size: (height, width): upright pictures become just that; (None, S): the short side becomes S, where it is longer.
     """
 
-    def __init__(
-        self,
-        quality: int,
-        *,
-        size: tuple[int | None, int] | None = None,
-    ) -> None:
-        from packer.pixels.ffmpeg import Ffmpeg
-
+    def __init__(self, quality: int, *, size: tuple[int | None, int] | None = None) -> None:
         self._ffmpeg, self._quality, self._size = Ffmpeg(), quality, size
         # a row of one pixel lets JPEGs be decoded at an eighth: all of their data is read, at half the cost
         self._check = Decoder(Geometry(1, 1, "squash"))
@@ -71,12 +144,7 @@ class Recoder:
         expected = size or (checked.width, checked.height)[:: -1 if orientation >= 5 and size is None else 1]
         if header is None or (header.width, header.height) != expected:
             return Recoded(data, "FFmpeg decodes it to another size")
-        return Recoded(with_orientation(encoded, orientation))
-
-    def compare(self, before: bytes, after: bytes) -> tuple[float, float]:
-        """Return PSNR in dB and SSIM of a requantized image to its source, scaled to the same size."""
-        header = jpeg.read_header(after)
-        return self._ffmpeg.compare(before, after, (header.width, header.height) if header else None)
+        return Recoded(_with_orientation(encoded, orientation))
 
     def _stored_size(self, width: int, height: int, orientation: int) -> tuple[int, int] | None:
         """Return (width, height) to scale to, of the picture as it is stored; None where it stays."""
@@ -100,64 +168,26 @@ class RequantizingDecoder:
     def __init__(self, quality: int, decoder: Decoder) -> None:
         self._recoder, self._decoder = Recoder(quality), decoder
 
-    def row(self, data: bytes) -> Row:
+    def row(self, data: bytes, memory: memoryview | None = None) -> Row:
         """Decode one image into a row; raises DecodeError."""
         recoded = self._recoder.recode(data)
-        row = self._decoder.row(recoded.data)
+        row = self._decoder.row(recoded.data, memory)
         done = row.done | {"requantized": not recoded.kept} | ({"kept": recoded.kept} if recoded.kept else {})
         return dataclasses.replace(row, done=done)
 
 
-def row_decoder(geometry: Geometry, options: RowOptions) -> RowDecoder:
-    """Return what makes the rows of a pack."""
-    decoder = _image_decoder(geometry, options)
-    if not options.compress:
-        return decoder
-    from packer.pixels.jpeg_rows import JpegRowDecoder
-
-    return JpegRowDecoder(decoder, geometry, options.compress, CHANNELS[options.channels])
+def ffmpeg_versions() -> dict[str, str]:
+    """Return what decides about requantized pixels, for the manifest; raises FfmpegError."""
+    av = Ffmpeg().av
+    return {"av": av.__version__, "ffmpeg": av.ffmpeg_version_info, "machine": platform.machine()}
 
 
-def _image_decoder(geometry: Geometry, options: RowOptions) -> Decoder | RequantizingDecoder:
-    decoder = Decoder(
-        geometry,
-        channels=options.channels,
-        exact=options.is_exact,
-        bit_depth=options.bit_depth,
-    )
-    if options.requantize is None:
-        return decoder
-    return RequantizingDecoder(options.requantize, decoder)
-
-
-def pixel_versions(options: Mapping[str, Any]) -> dict[str, object]:
-    """Return what decides about the pixels of a pack with these recorded options, for the manifest.
-
-    Raises:
-        FfmpegError: FFmpeg is needed and missing.
-    """
-    versions_used = decoder_versions()
-    if rule := live_rule():
-        versions_used["resize"] = rule
-    if options.get("requantize") is not None:
-        from packer.pixels.ffmpeg import versions
-
-        versions_used["ffmpeg"] = versions()
-    if options.get("compress"):
-        from packer.pixels.jpeg_rows import jpeg_versions
-
-        versions_used["jpeg"] = jpeg_versions()
-    return versions_used
-
-
-def with_orientation(encoded: bytes, orientation: int) -> bytes:
+def _with_orientation(encoded: bytes, orientation: int) -> bytes:
     """Put EXIF with an orientation, 1 to 8, into a JPEG that has none; 1 needs none."""
     if orientation == 1:
         return encoded
     # TIFF 6.0: one entry, tag 0x0112, one SHORT, padded to 4 bytes; no further directory
     tiff = struct.pack(">2sHIHHHIHHI", b"MM", 42, 8, 1, 0x0112, 3, 1, orientation, 0, 0)
-    return encoded[:2] + _segment(b"\xff\xe1", b"Exif\0\0" + tiff) + encoded[2:]
-
-
-def _segment(marker: bytes, content: bytes) -> bytes:
-    return marker + struct.pack(">H", len(content) + 2) + content
+    # an APP1 segment; its length counts itself
+    exif = b"Exif\0\0" + tiff
+    return encoded[:2] + b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif + encoded[2:]

@@ -14,15 +14,13 @@ from packer.pixels.formats.versions import pillow_distribution
 if TYPE_CHECKING:
     from PIL import Image
 
-RULE = "pillow-simd"
-
 # Mode -> how Pillow writes and reads it as one or four bytes a pixel.
 _RAW = {"L": "L", "RGB": "RGBX", "RGBX": "RGBX", "CMYK": "CMYK", "RGBa": "RGBa"}
 
 
-def live_rule() -> dict[str, str]:
+def live_rule() -> dict[str, dict[str, str]]:
     """Return what a manifest says of the rule: nothing where it is that of the Pillow which it names."""
-    return {"rule": RULE} if _compiled() is not None else {}
+    return {"resize": {"rule": "pillow-simd"}} if _compiled() is not None else {}
 
 
 def resize(image: Image.Image, size: tuple[int, int], resample: int) -> Image.Image:
@@ -35,20 +33,8 @@ def resize(image: Image.Image, size: tuple[int, int], resample: int) -> Image.Im
     if image.mode == "RGBA":  # as Pillow does: colors that nobody sees do not bleed into others
         return resize(image.convert("RGBa"), size, resample).convert("RGBA")
     raw = _RAW.get(image.mode)
-    pixels = compiled(raw_bytes(image, raw, len(raw)), image.size, size, resample) if raw else None
+    pixels = compiled(image.tobytes("raw", raw), image.size, size, resample) if raw else None
     return image.resize(size, resample) if pixels is None else Image.frombytes(image.mode, size, pixels, "raw", raw)
-
-
-def raw_bytes(image: Image.Image, raw: str, pixel_bytes: int) -> bytes:
-    """Write an image out in one piece: joining those of Pillow's usual size takes the memory of large ones twice."""
-    from PIL import ImageFile
-
-    usual = ImageFile.MAXBLOCK
-    ImageFile.MAXBLOCK = max(usual, image.width * image.height * pixel_bytes)
-    try:
-        return image.tobytes("raw", raw)
-    finally:
-        ImageFile.MAXBLOCK = usual  # of this process: it is in the bytes of a PNG that is written, too
 
 
 @functools.cache

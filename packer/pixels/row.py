@@ -1,9 +1,16 @@
-"""One decoded row: its pixels and what is recorded of how they came about."""
+"""One decoded row, what is recorded of how it came about, and the rules that all decoders follow. Imports no image library."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from packer.errors import DecodeError
+from packer.options import MAX_PIXELS
+from packer.pixels.formats import jpeg
+from packer.pixels.geometry import Geometry
+
+_DCT_SCALES = (8, 4, 2)
 
 
 @dataclass(frozen=True)
@@ -13,7 +20,7 @@ class Row:
     frame: the pixels as a store keeps them, where that is known already.
     """
 
-    pixels: bytes | bytearray
+    pixels: bytes | bytearray | memoryview
     content: tuple[int, int, int, int]
     width: int
     height: int
@@ -24,6 +31,44 @@ class Row:
 class RowDecoder(Protocol):
     """Makes the rows of images, one after the other."""
 
-    def row(self, data: bytes) -> Row:
-        """Decode one image into a row; raises DecodeError."""
-        ...
+    def row(self, data: bytes, memory: memoryview | None = None) -> Row:
+        """Decode one image into a row, whose pixels may be in the memory of a row of one size; raises DecodeError."""
+
+
+@dataclass(frozen=True)
+class RowRules:
+    """What rows are asked for, of any decoder: see `Decoder`. mode is Pillow's name of the channels."""
+
+    geometry: Geometry
+    mode: str
+    is_exact: bool
+    bit_depth: int
+
+    def dct_scale(self, width: int, height: int, orientation: int) -> int:
+        """Return the largest of 8, 4, 2 that leaves twice the resized picture in both directions, else 1."""
+        if self.is_exact:
+            return 1
+        if orientation >= 5:
+            target_h, target_w = self.geometry.resized(height, width)
+        else:
+            target_w, target_h = self.geometry.resized(width, height)
+        fits = (s for s in _DCT_SCALES if -(-width // s) >= 2 * target_w and -(-height // s) >= 2 * target_h)
+        return next(fits, 1)
+
+    def check_jpeg(self, header: jpeg.JpegHeader) -> None:
+        """Refuse what libjpeg-turbo cannot decode, or is too large, as a DecodeError."""
+        if header.lossless:
+            raise DecodeError("it is a lossless JPEG, which libjpeg-turbo 2 cannot decode; convert it to PNG")
+        if header.precision != 8:
+            raise DecodeError(f"it is a {header.precision}-bit JPEG; only 8 bits can be decoded, convert it to PNG")
+        self.check_pixels(header.width, header.height)
+
+    def check_pixels(self, width: int, height: int) -> None:
+        """Refuse a picture without pixels, or with too many, as a DecodeError."""
+        if width < 1 or height < 1:
+            raise DecodeError(f"its header says {width} x {height} pixels")
+        if width * height > MAX_PIXELS:
+            raise DecodeError(
+                f"Pillow refuses it: Image size ({width * height} pixels) exceeds limit of {MAX_PIXELS} pixels, could be"
+                " decompression bomb DOS attack"
+            )

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from packer.errors import DecodeError, EngineError, PackError
 from packer.options import RowOptions
+from packer.pixels.compiled import PixelBytes
 from packer.pixels.decode import serves
+from packer.pixels.decoders import row_decoder
 from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
-from packer.pixels.requantize import row_decoder
 from packer.pixels.row import Row
-from packer.pixels.statistics import ChannelSums
+from packer.pixels.statistics import channel_sums
 from packer.sample_lines import Sample, line_start
 from packer.sources.base import NO_STATE, Archive, Readable, State
 from packer.sources.local import LocalSource, locate
@@ -99,6 +100,8 @@ class Attempt:
     mask: bytes = b""
     mask_values: list[int] = field(default_factory=list)
     source_bytes: int = 0
+    # where the pixels of a row of one size may be
+    memory: memoryview | None = None
     row: Row | None = None
     is_reused: bool = False
     line: str = ""
@@ -107,6 +110,10 @@ class Attempt:
 
 class RowMaker(Protocol):
     """Makes the rows of inputs, one after the other."""
+
+    def expect(self, task: Task) -> None:
+        """Ask for the sources of a block that will be decoded, where they are far away; called by another thread."""
+        return
 
     def make(self, task: Task, index: int, attempt: Attempt) -> None:
         """Fill in the row and all else that is known of an input; raises DecodeError."""
@@ -117,10 +124,16 @@ class _Held:
     """The rows of a decoded block, from the first byte of memory on, and their masks, where those go to a file of their own."""
 
     memory: bytearray
+    # of each channel, and behind these of their squares
+    sums: list[int]
     size_bytes: int = 0
     masks: bytearray = field(default_factory=bytearray)
 
-    def append(self, data: bytes | bytearray) -> None:
+    def room(self, row_bytes: int) -> memoryview:
+        """Return the memory of the next row."""
+        return memoryview(self.memory)[self.size_bytes : self.size_bytes + row_bytes]
+
+    def append(self, data: PixelBytes) -> None:
         """Append a row, or the mask behind one."""
         stop = self.size_bytes + len(data)
         self.memory[self.size_bytes : stop] = data
@@ -134,18 +147,25 @@ class BlockWorker:
         self._job, self._layout = job, job.layout
         self._in_flight = in_flight or InFlight()
         self._maker = job.row_maker(self._in_flight)
-        self._sums = ChannelSums(self._layout.channel_count)
         self._held: dict[int, _Held] = {}
         # of blocks that are written: fresh memory costs a page fault every 4 KiB
         self._spare: list[bytearray] = []
         self._files: dict[str, int] = {}
 
+    def expect(self, task: Task) -> None:
+        """Ask for the sources of a block that will be decoded, where they are far away; called by another thread."""
+        self._maker.expect(task)
+
     def decode(self, task: Task) -> Result:
         """Decode a block; its rows stay here until `write`."""
-        result = Result(task.block, 0)
-        held = _Held(self._spare.pop() if self._spare else bytearray())
+        result, channels = Result(task.block, 0), self._layout.channel_count
+        held = _Held(self._spare.pop() if self._spare else bytearray(), [0] * 2 * channels)
+        is_raw = self._layout.size is not None and not self._layout.quality
+        row_bytes = self._layout.size_bytes(1) if is_raw else 0
+        if len(held.memory) < row_bytes * len(task.paths):
+            held.memory = bytearray(row_bytes * len(task.paths))
         for index in range(task.start, task.stop):
-            attempt = self._attempt(task, index)
+            attempt = self._attempt(task, index, held.room(row_bytes) if is_raw else None)
             result.inputs += 1
             result.sources.append(attempt.source)
             result.source_bytes += attempt.source_bytes
@@ -159,7 +179,7 @@ class BlockWorker:
         self._in_flight.mark(-1)
         self._held[task.block] = held
         result.size_bytes = held.size_bytes
-        result.sums, result.square_sums = self._sums.take()
+        result.sums, result.square_sums = held.sums[:channels], held.sums[channels:]
         return result
 
     def write(self, block: int, offset: int) -> None:
@@ -179,9 +199,9 @@ class BlockWorker:
         with error_path(path), data:
             write_at(self._files[path], data, offset)
 
-    def _attempt(self, task: Task, index: int) -> Attempt:
+    def _attempt(self, task: Task, index: int, memory: memoryview | None) -> Attempt:
         """Read and decode one input; whatever is wrong with it, it costs no other."""
-        attempt = Attempt()
+        attempt = Attempt(memory=memory)
         try:
             if index in task.refused:
                 raise DecodeError(task.refused[index])
@@ -209,11 +229,15 @@ class BlockWorker:
         height, width = layout.size or row.content[2:]
         kept = row.frame or row.pixels
         for data in (kept, b"" if layout.has_mask_file else attempt.mask):
-            held.append(data)
+            if data is attempt.memory:
+                held.size_bytes += len(data)
+            else:
+                held.append(data)
             result.crc32 = zlib.crc32(data, result.crc32)
         if layout.has_mask_file:
             held.masks += attempt.mask
-        self._sums.add(row.pixels, width * layout.channel_count)
+        sums = channel_sums(row.pixels, layout.channel_count, width * layout.channel_count)
+        held.sums = [total + more for total, more in zip(held.sums, sums, strict=True)]
         if layout.size is None:
             result.shapes.append((height, width))
         if layout.quality:
@@ -228,20 +252,39 @@ class BlockWorker:
         result.pixel_count += (y1 - y0) * (x1 - x0)
 
 
-class ImageRows:
+class ImageRows(RowMaker):
     """Reads images from their sources and decodes them, or reuses their rows."""
 
     def __init__(self, job: PackJob, in_flight: InFlight) -> None:
         self._job, self._in_flight = job, in_flight
         self._decoder = row_decoder(job.geometry, job.rows)
-        self._fetcher, self._expected = _fetcher(job.root), -1
-        self._reused = _reused_rows(*job.reused_store)
+        self._fetcher: ObjectPrefetch | None = None
+        if is_url(job.root):
+            from packer.sources.remote import ObjectPrefetch
+
+            self._fetcher = ObjectPrefetch(job.root)
+        self._reused: ReusedRows | None = None
+        if job.reused_store[0]:
+            from packer.pixels.formats.opening import lift_limits
+            from packer.store.sealed.reuse import ReusedRows
+
+            lift_limits()
+            self._reused = ReusedRows.open(*job.reused_store)
+
+    def expect(self, task: Task) -> None:
+        """Ask for the objects of a block at a URL."""
+        if self._fetcher is not None:
+            numbered = enumerate(task.paths, start=task.start)
+            self._fetcher.expect((number, name) for number, name in numbered if number not in task.refused)
 
     def make(self, task: Task, index: int, attempt: Attempt) -> None:
         """Fill in the row and all else that is known of an input; raises DecodeError."""
         path = task.paths[index - task.start]
         mask = self._job.mask_source(task.masks[index - task.start]) if task.masks else None
-        source = self._source(task, index)
+        if self._fetcher is not None:
+            source: Readable = self._fetcher.source(index, path)
+        else:
+            source = self._job.source(path, task.members[index - task.start] if task.members else None)
         self._in_flight.mark(index, is_reading=True)
         # known also where reading fails
         attempt.source = source.state()
@@ -258,7 +301,7 @@ class ImageRows:
                 row, attempt.line = found
                 attempt.is_reused = True
         if row is None:
-            row = self._decoder.row(data)
+            row = self._decoder.row(data, attempt.memory)
         if task.masks:
             attempt.mask, attempt.mask_values = self._mask(index, task.masks[index - task.start], row, attempt)
         # a mask may have added to what was done
@@ -266,17 +309,6 @@ class ImageRows:
             columns = json.loads(cells) if cells else None
             attempt.line = Sample(path, target, len(data), sha256, row.width, row.height, row.done, columns).encode()
         attempt.row = row
-
-    def _source(self, task: Task, index: int) -> Readable:
-        """Locate an input; objects far away are asked for a block at a time."""
-        path = task.paths[index - task.start]
-        if self._fetcher is None:
-            return self._job.source(path, task.members[index - task.start] if task.members else None)
-        if self._expected != task.block:
-            self._expected = task.block
-            numbered = enumerate(task.paths, start=task.start)
-            self._fetcher.expect((number, name) for number, name in numbered if number not in task.refused)
-        return self._fetcher.source(index, path)
 
     def _mask(self, index: int, path: str, row: Row, attempt: Attempt) -> MaskRow:
         """Return the row of an input's mask; what is wrong with it is wrong with the input."""
@@ -292,23 +324,3 @@ class ImageRows:
             return mask_row(data, row, job.geometry, classes=job.mask_classes)
         except DecodeError as e:
             raise DecodeError(f"its mask {path}: {e}") from e
-
-
-def _fetcher(root: str) -> ObjectPrefetch | None:
-    """Make what fetches inputs ahead, where they are objects below a URL."""
-    if not is_url(root):
-        return None
-    from packer.sources.remote import ObjectPrefetch
-
-    return ObjectPrefetch(root)
-
-
-def _reused_rows(out: str, digest: str) -> ReusedRows | None:
-    """Open the store that an update replaces, if any."""
-    if not out:
-        return None
-    from packer.pixels.formats.opening import lift_limits
-    from packer.store.sealed.reuse import ReusedRows
-
-    lift_limits()
-    return ReusedRows.open(out, digest)

@@ -1,8 +1,8 @@
 """Blocks decoded by worker processes, written where the blocks before them end, and given back in order.
 
-A worker does one thing at a time: it decodes a block and keeps its rows, or writes a block whose place is known. A worker that
-ends, or stands still for too long, loses its blocks, and others decode them again; an image that is in hand when a second worker
-ends is rejected.
+A worker does one thing at a time, and knows the next: it decodes a block and keeps its rows, or writes a block whose place is
+known. A worker that ends, or stands still for too long, loses its blocks, and others decode them again; an image that is in hand
+when a second worker ends is rejected.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -22,8 +23,10 @@ from packer.store.blocks import Result, Task
 from packer.workers.processes import Closable, InFlight, Job, exit_reason, start_context, start_worker
 from reader.tuning import tuning
 
-# Blocks that a worker has at a time: one that it decodes, and those that wait for their place.
+# Blocks that a worker has at a time: those that it decodes, and those that wait for their place.
 _DEPTH = 4
+# Blocks that a worker is told to decode: one in work, and one that follows without a word of this process.
+_DECODING = 2
 # Without one block written in between, and not by an image.
 _MAX_IDLE_DEATHS = 3
 # A killed process that hangs in the kernel (a dead NFS server) is left behind rather than waited for.
@@ -44,33 +47,33 @@ class _Block:
 class _Worker:
     """A worker as the engine knows it.
 
-    block: what it decodes or writes now; None: it waits. held: blocks that it has decoded and not written.
+    orders: blocks that it decodes or writes, one after the other. held: blocks that it has decoded and not written.
     still: seconds without a change of what it has in hand, since there were so many changes.
     """
 
     process: BaseProcess
     pipe: Connection
     in_flight: InFlight
-    block: _Block | None = None
+    orders: deque[_Block] = field(default_factory=deque)
     held: list[_Block] = field(default_factory=list)
     changes: int = -1
     still: float = 0.0
 
     def tell(self, block: _Block, *order: object) -> None:
         """Give it something to do with a block."""
-        self.block, self.still = block, 0.0
+        self.orders.append(block)
         with contextlib.suppress(OSError):  # it has ended, as its pipe will say
             self.pipe.send(order)
 
     def has_room(self) -> bool:
         """Whether it may hold one more block."""
         held_bytes = sum(block.result.size_bytes for block in self.held if block.result)
-        return len(self.held) < _DEPTH and held_bytes < tuning().worker_held_bytes
+        return len({*self.held, *self.orders}) < _DEPTH and held_bytes < tuning().worker_held_bytes
 
     def suspect(self) -> _Block | None:
         """Return the block whose image it has in hand; None between two images."""
-        block = self.block
-        return block if block and block.task.start <= self.in_flight.index < block.task.stop else None
+        index = self.in_flight.index
+        return next((block for block in self.orders if block.task.start <= index < block.task.stop), None)
 
 
 class LocalEngine:
@@ -86,6 +89,8 @@ class LocalEngine:
         self._workers: list[_Worker] = []
         # those that are not given back, in order, and of these those that a lost worker had
         self._blocks: deque[_Block] = deque()
+        # the next ones
+        self._coming: deque[Task] = deque()
         self._lost: list[_Block] = []
         self._suspects: Counter[int] = Counter()
         self._idle_deaths = 0
@@ -126,25 +131,30 @@ class LocalEngine:
     # -- work
 
     def _feed(self, tasks: Iterator[Task]) -> bool:
-        """Start workers that lack, and give those that wait something to do; returns whether any block is in progress."""
+        """Start workers that lack, and give all their orders; returns whether any block is in progress."""
         while len(self._workers) < self._count:
             self._workers.append(_Worker(*start_worker(self._context, self._job, self._inherited)))
         for worker in self._workers:
-            if worker.block is None:
-                self._give(worker, tasks)
+            for block in worker.held:
+                if block.offset is not None and block not in worker.orders:
+                    worker.tell(block, "write", block.task.block, block.offset)
+        for number in range(_DECODING):
+            for worker in self._workers:
+                if sum(block not in worker.held for block in worker.orders) == number:
+                    self._give(worker, tasks, waits=not number)
         return bool(self._blocks)
 
-    def _give(self, worker: _Worker, tasks: Iterator[Task]) -> None:
-        """Have a worker write a block whose place is known, else decode one that was lost, else the next one."""
-        placed = next((block for block in worker.held if block.offset is not None), None)
-        if placed is not None:
-            worker.tell(placed, "write", placed.task.block, placed.offset)
-        elif self._lost:
+    def _give(self, worker: _Worker, tasks: Iterator[Task], *, waits: bool) -> None:
+        """Have a worker decode a block that was lost, else the next one; waits: it decodes none."""
+        if self._lost:
             block = self._lost.pop(0)
             worker.tell(block, "decode", block.task)
-        elif worker.has_room() and (task := next(tasks, None)):
-            self._blocks.append(block := _Block(task))
-            worker.tell(block, "decode", task)
+            return
+        self._coming += islice(tasks, self._count - len(self._coming))
+        # the last ones are for workers that wait
+        if self._coming and worker.has_room() and (waits or len(self._coming) == self._count):
+            self._blocks.append(block := _Block(self._coming.popleft()))
+            worker.tell(block, "decode", block.task)
 
     def _messages(self) -> Iterator[tuple[_Worker, tuple[str, Any]]]:
         """Yield what workers have to say; replace those that will say nothing any more."""
@@ -163,8 +173,7 @@ class LocalEngine:
         """Take what a worker says of its block: it is decoded, or written; or the error that ends the pack."""
         if kind == "failed":
             raise content
-        block, worker.block = worker.block, None
-        assert block is not None
+        block, worker.still = worker.orders.popleft(), 0.0
         if kind == "decoded":
             if block.offset is not None and block.result and block.result.size_bytes != content.size_bytes:
                 raise EngineError(f"{block.task.paths[0]}, or an image soon behind it, was changed meanwhile.")
@@ -183,7 +192,7 @@ class LocalEngine:
         # where this process was stopped, or the machine slept, no worker is to blame
         passed, self._looked = min(now - self._looked, self._limits.longest_look_seconds), now
         for worker in list(self._workers):
-            if worker.changes != worker.in_flight.changes or worker.block is None:
+            if worker.changes != worker.in_flight.changes or not worker.orders:
                 worker.changes, worker.still = worker.in_flight.changes, 0.0
             worker.still += passed
             if worker.still <= most:
@@ -213,7 +222,7 @@ class LocalEngine:
             self._idle_deaths += 1
             if self._idle_deaths > _MAX_IDLE_DEATHS:
                 raise EngineError(f"workers end without getting anything done ({reason}).")
-        lost = {block.task.block: block for block in (*self._lost, *worker.held, worker.block) if block}
+        lost = {block.task.block: block for block in (*self._lost, *worker.held, *worker.orders)}
         self._lost = [lost[number] for number in sorted(lost)]
         for block in self._lost:
             if block.offset is None:

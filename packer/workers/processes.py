@@ -14,7 +14,8 @@ import threading
 import types
 import warnings
 from collections.abc import Iterator, MutableSequence, Sequence
-from typing import TYPE_CHECKING, Protocol
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Protocol
 
 from packer.errors import EngineError, PackError
 from packer.store.blocks import Result, Task
@@ -31,6 +32,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 class Worker(Protocol):
     """What does the work in a process of its own."""
+
+    def expect(self, task: Task) -> None:
+        """Ask for the sources of a block that will be decoded, where they are far away; called by another thread."""
 
     def decode(self, task: Task) -> Result:
         """Decode a block and hold its rows."""
@@ -167,10 +171,14 @@ def _end_with_parent() -> None:
 
 def serve(job: Job, pipe: Connection, in_flight: InFlight) -> None:
     """Be a worker at the end of a pipe: decode and write what it says; the process ends with it."""
+    orders: SimpleQueue[Any] = SimpleQueue()
     try:
         worker = job.worker(in_flight)
+        threading.Thread(target=_receive, args=(worker, pipe, orders), daemon=True).start()
         while True:
-            order, *content = pipe.recv()
+            order, *content = orders.get()
+            if order == "error":
+                raise content[0]
             if order == "decode":
                 pipe.send(("decoded", worker.decode(*content)))
             else:
@@ -187,6 +195,18 @@ def serve(job: Job, pipe: Connection, in_flight: InFlight) -> None:
     ) as e:  # the disk of the store or of the inputs, or this machine: the pack must stop
         with contextlib.suppress(OSError):
             pipe.send(("failed", e))
+
+
+def _receive(worker: Worker, pipe: Connection, orders: SimpleQueue[Any]) -> None:
+    """Take orders when they come: an engine that sends a long one must not wait while this worker sends a long result."""
+    try:
+        while True:
+            order = pipe.recv()
+            if order[0] == "decode":
+                worker.expect(order[1])
+            orders.put(order)
+    except Exception as e:
+        orders.put(("error", e))
 
 
 def exit_reason(code: int | None) -> str:

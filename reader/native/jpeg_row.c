@@ -22,7 +22,7 @@
 /* libjpeg computes the columns and lines at a crop's edge from fewer neighbors than those of the whole picture. */
 #define MARGIN 16
 /* Of coefficients, which libjpeg keeps of a JPEG of several scans: at most 8 bytes for each pixel that pack allows by default. As in
- * row_rules.py, which words the reason. */
+ * row.py, which words the reason. */
 #define MOST_KEPT_BYTES (1L << 30)
 /* A line that begins on 32 bytes is written past the caches (vmovntdq in libjpeg-turbo's jdcolext-avx2.asm). */
 #define LINE_OFFSET 4

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 import pixpack
 from packer.errors import FfmpegError
 from packer.pixels.decode import Decoder
-from packer.pixels.formats.turbojpeg import JpegDecoder
+from packer.pixels.formats import jpeg
 from packer.pixels.geometry import Geometry
 from reader import ImageBatch
 from scripts import environment
@@ -33,7 +33,7 @@ LARGE = (4000, 3000)
 
 def decode_alone(path: Path) -> None:
     """Decode a JPEG whole by libjpeg-turbo, and no more."""
-    if not JpegDecoder().is_available:
+    if not jpeg.is_installed():
         Image.open(path).load()
         return
     import jpeg4py
@@ -99,7 +99,7 @@ def decoders(lab: Lab) -> Iterator[Way]:
     files = [path.read_bytes() for path in sorted(photographs(lab, count).rglob("*.jpg"))]
 
     def jpeg4py() -> Callable[[bytes], np.ndarray]:
-        if not JpegDecoder().is_available:
+        if not jpeg.is_installed():
             raise Skip("apt-get install libturbojpeg0")
         found = imported("jpeg4py", "jpeg4py")
         return lambda data: found.JPEG(np.frombuffer(data, np.uint8)).decode()
@@ -124,18 +124,18 @@ def decoders(lab: Lab) -> Iterator[Way]:
 def requantized(lab: Lab) -> Iterator[Way]:
     count = lab.pick(6, 2)
     source = photographs(lab, count, lab.pick(LARGE, (800, 600)))
-    folders: dict[str, tuple[Path, dict[str, Any]]] = {"original": (source, {})}
+    folders = {"original": source}
     for quality, size in lab.pick([(q, None) for q in (2, 3, 5, 10, 20)] + [(3, "480x640")], [(3, None)]):
         name, dest = f"-q {quality}" + (f" --size {size}" if size else ""), lab.work / f"requantized-{quality}-{size}"
         shutil.rmtree(dest, ignore_errors=True)
         try:
-            report = pixpack.requantize(source, dest, quality=quality, size=size)
+            pixpack.requantize(source, dest, quality=quality, size=size)
         except FfmpegError as e:
             raise Skip(str(e)) from None
-        folders[name] = dest, {"PSNR, dB": round(report.psnr, 1), "SSIM": round(report.ssim, 3)}
-    for name, (folder, columns) in folders.items():
+        folders[name] = dest
+    for name, folder in folders.items():
         files = [path.read_bytes() for path in sorted(folder.rglob("*.jpg"))]
-        columns = {"kB": round(sum(map(len, files)) / len(files) / 1000), **columns}
+        columns = {"kB": round(sum(map(len, files)) / len(files) / 1000)}
         yield Way(name, lambda files=files: drain(map(pillow, files)), count, columns=columns)
 
 

@@ -48,7 +48,7 @@ IN_PROCESS = re.compile(r"(?:(?P<feed>[^#]*) \| )?pack(?P<words>(?: '[^']*'| [^\
 _REPLACED = [
     # progress, which a slow machine shows after five seconds
     (r"(?m)^(pack: [\d,]+ of [\d,]+ images, \d+%|\w+: \d+%, ).*\n", ""),
-    (r"(?m)^(pixpack|decoder:|resizing:|compiled part:|fidelity) .*", r"\1 ..."),
+    (r"(?m)^(pixpack|decoder:|resizing:|compiled part:) .*", r"\1 ..."),
     (r"(?m)^decoders .*(\n {12}.*)*", "decoders ..."),
     # of plan: measured here
     (r"(?m)^(better here:|packing takes|.*--compress (95 )?takes) .*", r"\1 ..."),
@@ -63,7 +63,7 @@ _REPLACED = [
 # Names of values in JSON that do, and of numbers.
 _OF_THE_MACHINE = {"decoders", "time"}
 _OF_THE_MACHINE |= {"ways"}
-_FIGURES = re.compile(r"seconds|_per_second|bytes|psnr|ssim|rate|share$")
+_FIGURES = re.compile(r"seconds|_per_second|bytes|psnr|rate|share$")
 
 
 class Session:

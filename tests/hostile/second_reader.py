@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from packer.errors import JpegError
-from packer.pixels.formats.turbojpeg import JpegDecoder
+from packer.pixels.formats import turbojpeg
 
 INT31, INT63 = 1 << 31, 1 << 63
 ITEMS = {
@@ -317,7 +317,7 @@ class Store:
         components = {(n, 0x11) for n in range(1, self.channels + 1)}
         need({*zip(sizes[0][6::3], sizes[0][7::3], strict=True)} == components, "the components of a JPEG")
         try:
-            pixels = JpegDecoder().decode(data, width, height)
+            pixels = turbojpeg.decode(data, width, height)
         except JpegError:
             raise Refused("a JPEG is damaged") from None
         return bytes(pixels[:, :, : self.channels].tobytes())

@@ -99,7 +99,7 @@ def _decoded(path: str) -> Any:
     """Decode at full size; the header states the size, as `pack` without --size does it."""
     data, _ = LocalSource(path).read()
     try:
-        height, width = Decoder(None).upright_size(data)
+        height, width = Decoder(Geometry(1, 1)).upright_size(data)
     except DecodeError:
         height, width = 1, 1
     if height * width > MAX_PIXELS:

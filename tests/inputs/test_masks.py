@@ -86,7 +86,9 @@ def test_a_mask_of_the_upright_size_is_not_turned(tmp_path: Path) -> None:
     assert np.array_equal(masks_of(tmp_path / "out"), [expected[0], expected[1][::-1, ::-1]])
 
 
-def test_palette_gray_and_black_and_white_masks_keep_their_values(pairs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_palette_gray_and_black_and_white_masks_keep_their_values_also_as_rgb(
+    pairs: tuple[Path, Path], tmp_path: Path
+) -> None:
     images, masks = pairs
     palette = Image.fromarray(values(0)).convert("P")
     palette.putpalette([0, 0, 0, 9, 9, 9, 8, 8, 8, 7, 7, 7, 6, 6, 6])
@@ -95,7 +97,8 @@ def test_palette_gray_and_black_and_white_masks_keep_their_values(pairs: tuple[P
     Image.fromarray(values(1) > 2).save(masks / "1.png")
     Image.fromarray(values(2).astype(np.uint16)).save(masks / "2.png")
     (masks / "3.png").unlink()
-    Image.fromarray(values(3)).save(masks / "3.TIF")
+    Image.fromarray(values(3)).convert("RGB").save(masks / "3.TIF")
+    Image.fromarray(values(4)).convert("RGBA").save(masks / "4.png")
     report = pack(images, tmp_path / "out", masks=masks, workers=2)
     assert (report.rows, report.notes) == (5, [])
     expected = [values(0), values(1) > 2, *(values(n) for n in (2, 3, 4))]
@@ -128,7 +131,7 @@ def test_an_image_without_a_usable_mask_is_rejected_with_the_reason(pairs: tuple
     (masks / "0.png").unlink()
     Image.fromarray(values(1)).save(masks / "1.gif")
     Image.fromarray(values(2, (61, 40))).save(masks / "2.png")
-    Image.new("RGB", (60, 40)).save(masks / "3.png")
+    photo(60, 40, 3).save(masks / "3.png")
     (masks / "4.png").write_bytes((masks / "4.png").read_bytes()[:-60])
     Image.fromarray(np.full((40, 60), 300, np.uint16)).save(masks / "5.png")
     photo(60, 40, 0).save(masks / "6.png", format="JPEG")
@@ -143,7 +146,7 @@ def test_an_image_without_a_usable_mask_is_rejected_with_the_reason(pairs: tuple
         "it has no mask 0.png",
         "it has two masks, 1.gif and 1.png",
         "its mask 2.png: it has 61 x 40 pixels, the image 60 x 40",
-        "its mask 3.png: its pixels are RGB; expected a palette or gray",
+        "its mask 3.png: its pixels are RGB; expected a palette or gray: save the class of each as a level",
         "its mask 5.png: it has values from 300 to 300; expected 0 to 255",
         "its mask 6.png: it is a JPEG, which does not keep values; save masks as PNG",
     ]

@@ -251,11 +251,9 @@ def test_requests_are_in_flight_while_others_wait_and_never_too_many(
     assert requests <= most <= ahead + 1
 
 
-def test_latency_is_hidden_within_a_block(
-    images: Path, tmp_path: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of 24 answers none but the last comes before the next one is asked for; a worker asks for one block at a time."""
-    tune(least_block_inputs=24, source_objects_ahead=4)
+def test_latency_is_hidden(images: Path, tmp_path: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 24 answers none but the last comes before the next one is asked for, over blocks of four."""
+    tune(least_block_inputs=4, source_objects_ahead=4)
     url = _upload(images, "memory://set")
     original = type(fsspec.filesystem("memory")).cat_file
     asked = [threading.Event() for _ in range(24)]

@@ -370,7 +370,7 @@ def test_a_resume_with_other_options_decoders_or_inputs_is_refused(
     with pytest.raises(PackError, match=r"was started with other options \(size=32, now size=16\)"):
         pack(images, out, size=16)
     with monkeypatch.context() as patch:
-        patch.setattr("packer.pixels.requantize.decoder_versions", lambda: {"pillow": {"version": "0"}})
+        patch.setattr("packer.pixels.decoders.decoder_versions", lambda: {"pillow": {"version": "0"}})
         with pytest.raises(PackError, match=r"was started with other decoders \(pillow version: \S+, now 0\)"):
             pack(images, out, size=32)
     (images / "class2/999.jpg").write_bytes((images / "class2/000.jpg").read_bytes())
@@ -578,10 +578,7 @@ def test_the_manifest_records_what_shaped_the_rows(images: Path, tmp_path: Path)
     assert (manifest.height, manifest.width, manifest.channels, manifest.has_content) == (24, 40, 1, True)
     assert manifest.options["fit"] == "inside"
     assert manifest.options["resample"] == "lanczos"
-    pillow = manifest.decoders["pillow"]
-    assert pillow["version"]
-    # Pillow-SIMD is built for one or the other; plain Pillow, as its wheels come, for none
-    assert (pillow["simd"] in ("avx2", "sse4")) is (pillow["distribution"] == "pillow-simd")
+    assert manifest.decoders["pillow"]["version"]
 
 
 # -- found by attack and review

@@ -116,14 +116,6 @@ def test_bad_arguments_are_refused_in_a_sentence(images: Path, tmp_path: Path) -
     for name, value in (("part", "1/2"),):
         with pytest.raises(OptionsError, match=f"packed takes no {name}=: "):
             pixpack.packed(images, out, **OPTIONS, **{name: value})
-    with pytest.raises(TypeError, match=r"packed\(\) got an unexpected keyword argument 'siz'\. Did you mean size\?$"):
-        pixpack.packed(images, out, siz=3)
-    with pytest.raises(TypeError, match=r"^packed\(\) missing a required argument: 'out'$"):
-        pixpack.packed(images, siz=3)
-    with pytest.raises(
-        TypeError, match=r"^packed\(\) takes images and out by position, and options by name; 3 were given"
-    ):
-        pixpack.packed(images, out, str, **OPTIONS)
     with pytest.raises(
         OptionsError, match=r"out is <function .*, expected the folder of the store\. A transform is given by"
     ):

@@ -76,7 +76,7 @@ def labels(images: Path, folder: Path) -> dict[str, Any]:
 def no_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let whatever would decode an image raise, in forked workers too."""
 
-    def row(decoder: Any, data: bytes) -> Any:
+    def row(decoder: Any, data: bytes, *memory: Any) -> Any:
         raise AssertionError("an image was decoded")
 
     monkeypatch.setattr(decode.Decoder, "row", row)

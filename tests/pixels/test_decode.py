@@ -88,7 +88,7 @@ def test_all_eight_exif_orientations_come_out_upright(orientation: int, format: 
     data = encoded(stored, format, exif=exif.tobytes() if format == "WEBP" else exif, **options)
     assert np.abs(decoded(data).astype(int) - np.asarray(PHOTO).astype(int)).max() <= (60 if format == "JPEG" else 0)
     assert np.abs(decoded(data).astype(int) - np.asarray(PHOTO).astype(int)).mean() < 5
-    assert Decoder(None).upright_size(data) == SIZE[::-1]
+    assert Decoder(Geometry(1, 1)).upright_size(data) == SIZE[::-1]
     row = Decoder(Geometry(8, 8)).row(data)
     assert (row.width, row.height) == SIZE
 

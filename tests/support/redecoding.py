@@ -13,8 +13,8 @@ from packer.errors import DecodeError
 from packer.inputs.scan import scan
 from packer.inputs.splits import stores_of
 from packer.options import RowOptions
+from packer.pixels.decoders import row_decoder
 from packer.pixels.geometry import Geometry
-from packer.pixels.requantize import row_decoder
 from packer.sample_lines import read_samples
 from packer.sources.local import locate
 from packer.store.sealed.ragged_rows import stored_rows

@@ -1,4 +1,4 @@
-"""Reading sources while they change: whatever is done to a file at whatever call, a row is exactly one version of it; sums."""
+"""Reading sources while they change: whatever is done to a file at whatever call, a row is exactly one version of it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from conftest import photo
 from PIL import Image
 
 from packer.errors import DecodeError
 from packer.options import RowOptions
+from packer.pixels.decoders import row_decoder
 from packer.pixels.geometry import Geometry
-from packer.pixels.requantize import row_decoder
-from packer.pixels.statistics import ChannelSums
 from packer.sources.local import LocalSource
 from packer.store.blocks import Task
 from packer.workers.block_worker import BlockWorker, PackJob
@@ -173,23 +171,6 @@ def _checked(worker: BlockWorker, result: Any, versions: set[bytes]) -> list[byt
     (version,) = [v for v in versions if hashlib.sha256(v).hexdigest() == digest]
     assert pixels == row_decoder(worker._job.geometry, _ROWS).row(version).pixels
     return [version]
-
-
-@pytest.mark.parametrize(
-    ("rows", "height", "width", "channels"),
-    # pieces of one line, of as many lines as fit, and of more than bytes could be summed in 16 bits
-    [(1, 1, 1, 1), (3, 2, 30_000, 3), (2, 224, 224, 3), (3, 257, 5, 3), (2, 300, 7, 4), (70, 8, 8, 3)],
-)
-@pytest.mark.parametrize("fill", [255, None], ids=["white", "noise"])
-def test_channel_sums_are_exact(rows: int, height: int, width: int, channels: int, fill: int | None) -> None:
-    shape = rows, height * width * channels
-    pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8) if fill is None else np.full(shape, fill, "u1")
-    sums = ChannelSums(channels)
-    for start in range(0, rows, 2):
-        sums.add(pixels[start : start + 2], width * channels)
-    values = pixels.reshape(-1, channels).astype(np.int64)
-    assert sums.take() == (values.sum(axis=0).tolist(), (values * values).sum(axis=0).tolist())
-    assert sums.take() == ([0] * channels, [0] * channels)
 
 
 @pytest.mark.parametrize("fit", ["pad", "none"])

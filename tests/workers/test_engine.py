@@ -47,12 +47,12 @@ class Faults:
         self._harm: dict[bytes, tuple[Path, Callable[[], None]]] = {}
         original = Decoder.row
 
-        def row(decoder: Decoder, data: bytes) -> Any:
+        def row(decoder: Decoder, data: bytes, *memory: Any) -> Any:
             path, harm = self._harm.get(data, (Path("good"), lambda: None))
             with open(log, "a") as file:
                 file.write(f"{time.monotonic()} {os.getpid()} {path.name}\n")
             harm()
-            return original(decoder, data)
+            return original(decoder, data, *memory)
 
         monkeypatch.setattr(Decoder, "row", row)
 
@@ -318,7 +318,7 @@ def test_no_worker_outlives_a_killed_pack_also_not_in_an_image_that_never_ends(t
     images = make_tree(tmp_path / "images", each=2)
     script = (
         "import os, sys, time\nfrom packer import pack\nfrom packer.pixels.decode import Decoder\n"
-        "def row(self, data):\n    print(os.getpid(), flush=True)\n    time.sleep(600)\n"
+        "def row(self, data, memory):\n    print(os.getpid(), flush=True)\n    time.sleep(600)\n"
         "from packer.pixels import decode\nfrom packer.pixels.compiled import Native\n"
         "decode.native, Decoder.row = Native, row\npack(sys.argv[1], sys.argv[2], size=32, workers=1)\n"
     )
@@ -347,12 +347,12 @@ def test_random_deaths_cost_nothing_but_time(tmp_path: Path, monkeypatch: pytest
     died.mkdir()
     original = Decoder.row
 
-    def row(decoder: Decoder, data: bytes) -> Any:
+    def row(decoder: Decoder, data: bytes, *memory: Any) -> Any:
         mark = died / str(hash(data))
         if len(data) % 3 == 0 and not mark.exists():
             mark.touch()
             killed()
-        return original(decoder, data)
+        return original(decoder, data, *memory)
 
     monkeypatch.setattr(Decoder, "row", row)
     report = pack(images, tmp_path / "out", size=16, workers=3)

@@ -20,7 +20,7 @@ from packer.inputs.splits import split_of, stores_in, stores_of
 from packer.option_names import OVERWRITE, Option
 from packer.options import WorkerOptions
 from packer.packing.parts.part_inputs import load_inputs
-from packer.packing.resume import header_difference, plugin_decoders
+from packer.packing.resume import header_difference
 from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
 from packer.progress import notify, reports
@@ -36,7 +36,6 @@ from packer.store.parts import PARTS, Part, started_parts
 from packer.store.reports import store_report, summed_report
 from packer.store.seal import seal
 from packer.store.state import check_finished, out_of, resume_command, two_divisions
-from packer.text import difference
 from reader.format.filesystem import error_path, refresh_names
 from reader.format.manifest import MANIFEST, PIXELS
 from reader.tuning import tuning
@@ -143,14 +142,10 @@ class _CompleteParts:
         for part, header in zip(parts, headers, strict=True):
             if what := header_difference(headers[0], header):
                 raise _unlike(out, parts[0], what, part)
-        decoders: dict[str, tuple[Part, str]] = {}
         layout = _layout(headers[0])
         for folder in (out, *folders):
             refresh_names(folder / PIXELS)  # what a sealing that was killed on another host did must be seen
-        found = [
-            _finished(out, part, header.span, layout, decoders, out)
-            for part, header in zip(parts, headers, strict=True)
-        ]
+        found = [_finished(out, part, header.span, layout) for part, header in zip(parts, headers, strict=True)]
         rows, sizes_bytes = ([*column] for column in zip(*found, strict=True))
         return cls(making, folders, rows, sizes_bytes, headers[0])
 
@@ -245,32 +240,19 @@ def _unlike(out: Path, part: Part, what: str, other: Part) -> PackError:
     )
 
 
-def _finished(
-    out: Path,
-    part: Part,
-    span: tuple[int, int] | None,
-    layout: RowLayout,
-    decoders: dict[str, tuple[Part, str]],
-    store: Path,
-) -> tuple[int, int]:
-    """Return how many rows a part has, and their bytes; add what plugins decoded them to decoders: format -> part, decoder.
+def _finished(out: Path, part: Part, span: tuple[int, int] | None, layout: RowLayout) -> tuple[int, int]:
+    """Return how many rows a part has, and their bytes.
 
     Raises:
-        PackError: its journal does not reach the end of its inputs, or another version of a plugin decoded another part.
+        PackError: its journal does not reach the end of its inputs.
     """
     start, stop = span or (0, 0)
     inputs = rows = size_bytes = 0
     for result, _ in journals.read_blocks(part.folder(out)):
         inputs, rows = inputs + result.inputs, rows + result.rows
         size_bytes += layout.stored_bytes(result.rows, result.shapes, result.size_bytes)
-        for kind, decoder in plugin_decoders(result):
-            other, before = decoders.setdefault(kind, (part, decoder))
-            if before != decoder:
-                what = "other decoders" + difference({kind: before}, {kind: decoder})
-                raise _unlike(store, other, what, part)
     if inputs != stop - start:
-        into = "" if out == store else f" into {out.relative_to(store)}"
-        raise _unfinished(store, part, f"{inputs} of its {stop - start} images are packed{into}")
+        raise _unfinished(out, part, f"{inputs} of its {stop - start} images are packed")
     # once parts are joined, their files are gone
     if not (out / PIXELS).exists():
         pixels = part.folder(out) / PIXELS

@@ -15,7 +15,7 @@ from packer.pixels.formats import plugins
 
 # Formats that hold pictures people train on. The list keeps Pillow from trying the rest, Ghostscript for EPS among them.
 # Those that need more than Pillow are in `plugins.py`.
-FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "WEBP", "TIFF")
+_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "WEBP", "TIFF", "AVIF", "JPEG2000")
 
 # EXIF orientation -> the transposition that makes it upright (TIFF 6.0, tag 274)
 UPRIGHT = {
@@ -47,11 +47,10 @@ def lift_limits() -> None:
 def open_image(data: bytes) -> Image.Image:
     """Open an image of a known format, its header read and (but for JPEG XL) no pixel decoded; raises DecodeError."""
     kind = plugins.kind_of(data)
-    library = plugins.library(kind) if kind else plugins.Library(FORMATS)
-    if library.lacks:
-        raise DecodeError(f"it is of the format {kind}; to decode it, install {library.lacks}")
+    if kind and (missing := plugins.missing(kind)):
+        raise DecodeError(f"it is of the format {kind}; to decode it: pip install {missing}")
     try:
-        return Image.open(io.BytesIO(data), formats=library.formats)
+        return Image.open(io.BytesIO(data), formats=(kind,) if kind else _FORMATS)
     except ImportError:
         raise
     except Exception as e:  # a damaged header makes Pillow's plugins raise nearly anything

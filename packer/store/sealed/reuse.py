@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from packer.errors import PackError
 from packer.option_names import OVERWRITE
-from packer.pixels.formats import plugins
 from packer.pixels.geometry import Geometry
 from packer.pixels.row import Row
 from packer.progress import followed
@@ -94,7 +93,7 @@ class ReusedRows:
                 if sample.sha256 is None or f'"sha256":"{sample.sha256}",' not in start:
                     return None
                 known, line = self._kept(sample), ""
-            if not _agrees(known.decoding) or not self._rows.is_intact(number):
+            if not self._rows.is_intact(number):
                 return None
             pixels, _, frame = self._rows.row(number)
             done, kept = {**known.decoding}, frame if self._keeps_frames else b""
@@ -133,16 +132,12 @@ def check_reusable(
     recorded, wanted = dict(manifest.options), dict(options)
     if recorded != wanted:
         raise PackError(f"{out} was packed with other options{options_difference(recorded, wanted)}. {again}")
-    # rows that are reused are packed again
-    if manifest.decoders != decoders:
+    # a plugin of Pillow that was not there has decoded none of its rows
+    live = {name: decoders.get(name) for name in manifest.decoders}
+    if manifest.decoders != live:
         raise PackError(
-            f"{out} was packed by other decoders{difference(manifest.decoders, decoders)}: old and new rows would not be"
+            f"{out} was packed by other decoders{difference(manifest.decoders, live)}: old and new rows would not be"
             f" alike. Use the same versions. {again}"
         )
     if what := damage(out, manifest, manifest.files.keys() - {PIXELS}):
         raise PackError(f"{what} {again}")
-
-
-def _agrees(decoding: Mapping[str, Any]) -> bool:
-    """Whether the library that decoded a row is the one that would decode it now."""
-    return "format" not in decoding or decoding["decoder"] == plugins.decoder_of(decoding["format"])
