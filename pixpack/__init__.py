@@ -52,7 +52,6 @@ if TYPE_CHECKING:
         StoreError,
         compare,
         from_torchvision,
-        open_store,
         to_device,
     )
 
@@ -66,7 +65,6 @@ __all__ = [
     "__version__",
     "compare",
     "from_torchvision",
-    "open_store",
     "pack",
     "pack_dataset",
     "packed",

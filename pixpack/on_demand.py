@@ -84,8 +84,7 @@ def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedO
             f"out is {out!r}, expected the folder of the store. A transform is given by its name, transform=."
         )
     # what MemmapDataset would refuse behind the pack
-    checked = ("transform", "target_transform", "as_tuple", "as_pil")
-    check_forms(**{name: getattr(options, name) for name in checked})
+    check_forms(options.target_transform, as_tuple=options.as_tuple, as_pil=options.as_pil)
     with _progress(options.progress) as progress, listening(progress):
         packs = replace(PackOptions.among(options), progress=progress)
         report = _packed_by_one(images, out, packs, options.split)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from reader.format.errors import IncompleteStoreError, StoreError
     from reader.format.manifest import Manifest
     from reader.loading.loader import MemmapLoader
-    from reader.store import ImageBatch, RaggedBatch, open_store
+    from reader.store import ImageBatch, RaggedBatch
     from reader.transforms.affine import RandomAffine, RandomRotation
     from reader.transforms.color import ColorJitter, Normalize
     from reader.transforms.composition import Compose, RandomApply, RandomChoice
@@ -52,7 +52,7 @@ _HOMES = {
         "format.errors": "IncompleteStoreError StoreError",
         "format.manifest": "Manifest",
         "loading.loader": "MemmapLoader",
-        "store": "ImageBatch RaggedBatch open_store",
+        "store": "ImageBatch RaggedBatch",
     }.items()
     for name in names.split()
 }
@@ -104,7 +104,6 @@ __all__ = [
     "TrivialAugmentWide",
     "compare",
     "from_torchvision",
-    "open_store",
     "to_device",
 ]
 

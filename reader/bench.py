@@ -82,7 +82,7 @@ def _endless(loader: MemmapLoader | DataLoader) -> Iterator[int]:
 def _copies(data: MemmapDataset, batch_size: int) -> Iterator[int]:
     """Copy batches of consecutive rows to one place, and yield their rows."""
     step = batch_size * data.manifest.row_bytes
-    pixels = data.opened_store.pixels
+    pixels = data._opened.pixels
     assert pixels is not None  # of a store in a folder
     pixels = pixels[:_MOST_BYTES]
     out = np.empty(step, np.uint8)

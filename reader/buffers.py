@@ -122,11 +122,6 @@ def own_memory(size_bytes: int) -> torch.Tensor:
     return torch.from_numpy(np.empty(size_bytes, np.uint8))
 
 
-def alone(tensor: torch.Tensor) -> torch.Tensor:
-    """Copy a view into memory that holds nothing else; by numpy, as torch would wake its threads for so little."""
-    return torch.from_numpy(tensor.numpy().copy())
-
-
 def _pinned(size_bytes: int, device: torch.device) -> torch.Tensor:
     try:
         # the guard of the device: in a new thread device 0 is current, and would get a context

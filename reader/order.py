@@ -14,7 +14,6 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from reader.format.errors import OrderError
 from reader.rows import Rows
 
 # Rounds of the bijection: with 4, neighbors, displacement and label mix of a class-sorted store are those of a uniform
@@ -78,20 +77,17 @@ class Step(NamedTuple):
 class Order:
     """Gives the order of one epoch of `count` rows, of all ranks together. For one thread.
 
-    This class itself is that of a sampler: nothing of it is known before the sampler gives it.
+    Args:
+        compute: the rows at positions [start, stop), both in [0, count].
     """
 
     # whether rows of a window are in few blocks of the store
     is_in_blocks = False
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    def __init__(self, count: int, compute: Callable[[int, int], Rows]) -> None:
+        self.count, self.compute = count, compute
         # the positions that were computed last, and where they begin
         self._chunk_start, self._chunk = 0, np.zeros(0, dtype=np.int64)
-
-    def compute(self, start: int, stop: int) -> Rows:
-        """Compute the rows at positions [start, stop), both in [0, count]."""
-        raise NotImplementedError
 
     def rows(self, start: int, stop: int) -> Rows:
         """Return the rows at [start, stop); the order is computed a chunk at a time."""
@@ -113,26 +109,6 @@ class Order:
         return _NO_WINDOW
 
 
-class Sequential(Order):
-    """Keeps the dataset's order."""
-
-    def compute(self, start: int, stop: int) -> Rows:
-        """Compute the rows at [start, stop)."""
-        return np.arange(start, stop, dtype=np.int64)
-
-
-class Permutation(Order):
-    """Permutes all rows."""
-
-    def __init__(self, count: int, seed: int, epoch: int) -> None:
-        super().__init__(count)
-        self._seed, self._epoch = seed, epoch
-
-    def compute(self, start: int, stop: int) -> Rows:
-        """Compute the rows at [start, stop)."""
-        return permuted(self.count, start, stop, seed=self._seed, epoch=self._epoch)
-
-
 class BlockOrder(Order):
     """Puts contiguous blocks in random order, and mixes rows inside a window of blocks: large reads, nearly full mixing.
 
@@ -142,9 +118,7 @@ class BlockOrder(Order):
     is_in_blocks = True
 
     def __init__(self, count: int, block: int, window: int, *, seed: int, epoch: int) -> None:
-        if min(block, window) < 1:
-            raise OrderError(f"block is {block} rows and window {window} blocks, expected 1 or more.")
-        super().__init__(count)
+        super().__init__(count, self._blocks)
         self._window = window
         self._seed, self._epoch = seed, epoch
         blocks = -(-count // block)
@@ -153,8 +127,7 @@ class BlockOrder(Order):
         # [2, 0, 1] of 10 rows in blocks of 4 -> sizes [2, 4, 4], bounds [0, 2, 6, 10]
         self._bounds = np.concatenate([[0], np.cumsum(self._stops - self._starts)])
 
-    def compute(self, start: int, stop: int) -> Rows:
-        """Compute the rows at [start, stop)."""
+    def _blocks(self, start: int, stop: int) -> Rows:
         pieces = [np.zeros(0, dtype=np.int64)]
         while start < stop:
             window = (int(np.searchsorted(self._bounds, start, side="right")) - 1) // self._window
@@ -177,18 +150,6 @@ class BlockOrder(Order):
         return self._starts[first_block + block] + mixed - bounds[block]
 
 
-class Draws(Order):
-    """Draws rows with replacement, in proportion to weights."""
-
-    def __init__(self, count: int, cumulative: npt.NDArray[np.float64], seed: int, epoch: int) -> None:
-        super().__init__(count)
-        self._cumulative, self._seed, self._epoch = cumulative, seed, epoch
-
-    def compute(self, start: int, stop: int) -> Rows:
-        """Compute the rows at [start, stop)."""
-        return drawn(self._cumulative, start, stop, seed=self._seed, epoch=self._epoch)
-
-
 @dataclass(frozen=True)
 class Cut:
     """Cuts one epoch's order of `count` rows into steps and ranks.
@@ -207,14 +168,10 @@ class Cut:
     pad: bool = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.batch_size, int) or self.batch_size < 1:
-            raise OrderError(f"batch_size is {self.batch_size!r}, expected 1 or more.")
-        if not isinstance(self.rank, int) or not isinstance(self.world_size, int):
-            raise OrderError(f"rank is {self.rank!r} and world_size {self.world_size!r}, expected integers.")
         if not 0 <= self.rank < self.world_size:
-            raise OrderError(f"rank is {self.rank}, expected 0 <= rank < world_size = {self.world_size}.")
+            raise ValueError(f"rank is {self.rank}, expected 0 <= rank < world_size = {self.world_size}.")
         if self.drop_last and self.full_step > self.count:
-            raise OrderError(
+            raise ValueError(
                 f"drop_last leaves nothing: {self.count} rows are fewer than batch_size {self.batch_size}"
                 f" x world_size {self.world_size}. Use a smaller batch or drop_last=False."
             )

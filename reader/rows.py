@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 Rows = npt.NDArray[np.int64]
-# Names a row in an error: the path of its store, and its number there.
-Locate = Callable[[int], tuple[str, int]]
-_Reader = TypeVar("_Reader")
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,7 @@ from typing import NoReturn
 import torch
 from tensordict import TensorClass, TensorDict
 
-from reader.format.check import check_store
 from reader.format.errors import StoreError
-from reader.format.filesystem import user_path
 from reader.format.manifest import Manifest
 
 # Linux and macOS number the flag differently, and Python names it only from 3.13 on (Linux).
@@ -24,9 +22,7 @@ MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x40 if sys.platform == "darwin" 
 
 
 # Why something cannot be done, behind the path of a store.
-NEEDS_RAW = (
-    "its rows are compressed: read them by MemmapDataset, or make a raw store: pack subset OUT RAW --no-compress"
-)
+NEEDS_RAW = "its rows are compressed: read them by MemmapDataset, or pack a raw store, without --compress"
 
 
 class ImageBatch(TensorClass):
@@ -157,30 +153,6 @@ Batch = ImageBatch | RaggedBatch
 # The two parts of a batch as a tuple: images as one tensor, or one a row; targets, or all labels by name.
 Images = torch.Tensor | list[torch.Tensor]
 Targets = torch.Tensor | dict[str, Images]
-
-
-def open_store(out: str | os.PathLike[str]) -> tuple[Manifest, Batch]:
-    """Check OUT and map it: uint8[N, H, W, C] and the rest, in milliseconds whatever N.
-
-    The second of the two is an ImageBatch, or a RaggedBatch where rows have sizes of their own. The mapping is private: an
-    in-place op changes this process's copy of a page, never the file. Compressed pixels are on "meta".
-
-    Args:
-        out: the folder of a store.
-
-    Raises:
-        StoreError: OUT is not a store, is incomplete, or a file's size is not what the manifest says.
-    """
-    root = Path(user_path(out))
-    manifest = check_store(root)
-    tensors = {}
-    for (name, path), spec in zip(manifest.tensor_paths().items(), manifest.tensors.values(), strict=True):
-        if name == "pixels" and manifest.jpeg:
-            # the shape that the rows have unpacked, without memory: nothing can read it
-            tensors[name] = torch.empty(manifest.pixel_shape, dtype=torch.uint8, device="meta")
-        else:
-            tensors[name] = map_tensor(root / path, getattr(torch, spec.dtype), (manifest.count(name), *spec.row_shape))
-    return manifest, store_of(manifest, tensors)
 
 
 def store_of(manifest: Manifest, tensors: dict[str, torch.Tensor]) -> Batch:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 _SWITCH = "PIXPACK_TESTING"
 _VALUES = "PIXPACK_TUNING"
@@ -70,8 +69,6 @@ class Tuning:
     # had 0.92 of its rate, 0.86 with one (6 epochs in turns on a busy machine, 2026-11-23). Memory that is read into the first
     # time costs 0.1 to 2 s a GB.
     stream_ahead_bytes: int = 128 << 20
-    # A thread that was started runs within milliseconds; one whose start was interrupted may never.
-    feeder_start_seconds: float = 1.0
 
     # -- memory
 
@@ -84,20 +81,12 @@ class Tuning:
     # the rate, of 19 MB 1.0, of 10 MB 0.96, rows of 1280 x 960 x 3 1.5 times. Into fresh memory, whose zeros the kernel has just
     # written to the caches, 0.95 (medians of 40 to 100 turns beside other programs, 2 cores of an AMD EPYC, 2026-11-24).
     streamed_batch_bytes: int = 24 << 20
-    # The most bytes of pixels that a transform gets at a time: in float32 they are near the size of a core's caches. And the
-    # least: the calls of a transform that copies cost as much again below (crops of 224 x 224: 1.6 times the time at 1 MiB, 2.7
-    # times at 0.5 MiB).
-    transform_part_bytes: int = 2 << 20
-    least_transform_part_bytes: int = 1 << 20
     # Read from a disk and copied at a time: little enough to be in the caches still when it is copied, and a huge page. With 1
     # MiB, in small pages, block order had half of the rate (2026-11-28; its program is not kept). Each thread that reads keeps so
     # much.
     staged_read_bytes: int = 2 << 20
     # Smaller stores are warm after a few page faults.
     small_store_bytes: int = 32 << 20
-    # Smaller spans a device's copy engine brings slower than the host gathers them: of 12 KB at a third of the bus's rate, of
-    # 50 KB or more at all of it (H200, 2026-11-27).
-    sent_span_bytes: int = 48 << 10
     # Mapped memory is copied to a device so much at a time: page faults and copies then take turns.
     device_copy_bytes: int = 64 << 20
 
@@ -114,15 +103,13 @@ class Tuning:
 
 
 _DEFAULTS = Tuning()
-_FIELDS: dict[str, type] = {field.name: type(field.default) for field in fields(Tuning)}
-_EXPECTED = {int: "a whole number", float: "a number"}
 
 
 def tuning() -> Tuning:
     """Return the defaults, or, under PIXPACK_TESTING=1, what PIXPACK_TUNING changes of them.
 
     Raises:
-        ValueError: PIXPACK_TUNING names a field that does not exist, or gives one no number.
+        AttributeError, ValueError: PIXPACK_TUNING names a field that does not exist, or gives one no number.
     """
     if os.environ.get(_SWITCH) != "1":
         return _DEFAULTS
@@ -132,18 +119,5 @@ def tuning() -> Tuning:
 @functools.cache
 def _parsed(text: str) -> Tuning:
     """Parse "least_block_inputs=2 worker_seconds=0.5"."""
-    given: dict[str, Any] = {}
-    for word in text.split():
-        name, _, value = word.partition("=")
-        given[name] = _value(name, value)
-    return Tuning(**given)
-
-
-def _value(name: str, text: str) -> int | float:
-    if name not in _FIELDS:
-        raise ValueError(f"{_VALUES} names {name!r}. Expected fields of Tuning: {', '.join(_FIELDS)}.")
-    kind = _FIELDS[name]
-    try:
-        return kind(text)
-    except ValueError:
-        raise ValueError(f"{_VALUES} gives {name} the value {text!r}, expected {_EXPECTED[kind]}.") from None
+    words = [word.partition("=") for word in text.split()]
+    return Tuning(**{name: type(getattr(_DEFAULTS, name))(value) for name, _, value in words})

@@ -10,7 +10,7 @@ from conftest import make_tree
 import pixpack
 from packer import merge, pack, plan, pull, push, subset, update, verify
 from packer.cli.app import run
-from reader import MemmapDataset, open_store
+from reader import MemmapDataset
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_python_takes_paths_below_the_home_folder(home: Path) -> None:
     pack("~/photos", "~/out", size=8)
     assert len(pixpack.packed("~/photos", "~/out", size=8)) == len(MemmapDataset("~/out")) == 6
     assert MemmapDataset(Path("~/out")).path == home / "out"
-    assert open_store("~/out")[0].rows == plan("~/photos").images == verify("~/out").rows == 6
+    assert MemmapDataset("~/out").manifest.rows == plan("~/photos").images == verify("~/out").rows == 6
     pack("~/photos", "~/same", size=8, classes="~/out")
     subset("~/out", "~/some", rows=[0, 1])
     merge(["~/some", "~/some"], "~/two")

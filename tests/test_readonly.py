@@ -16,7 +16,7 @@ import torch
 from conftest import store_bytes
 from torch.utils.data import DataLoader, get_worker_info
 
-from reader import ImageBatch, MemmapDataset, MemmapLoader, open_store
+from reader import ImageBatch, MemmapDataset, MemmapLoader
 
 HERE = Path(__file__).parent
 GOLDEN = HERE / "golden" / "v1.0"
@@ -115,7 +115,6 @@ def harm_everything(path: Path) -> int:
     mask = np.array([True, False, True, True, False])
     indices: list[Any] = [0, -1, slice(1, 4), slice(None, None, 2), [3, 1, 2], torch.tensor([0, 4]), mask, np.int64(2)]
     handed: list[Callable[[], Any]] = [
-        lambda: open_store(path)[1],
         lambda: dataset.store,
         lambda: dataset.subset([1, 2])[:],
         lambda: dataset.subset([4, 0])[0],

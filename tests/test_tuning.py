@@ -48,26 +48,6 @@ def test_outside_of_tests_a_pack_gives_the_same_bytes(images: Path, tmp_path: Pa
     assert store_bytes(tmp_path / "tested") != plain
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("no_such_size=3", r"PIXPACK_TUNING names 'no_such_size'\. Expected fields of Tuning: block_bytes, "),
-        ("block_bytes=many", r"PIXPACK_TUNING gives block_bytes the value 'many', expected a whole number\.$"),
-        ("block_bytes=1.5", r"PIXPACK_TUNING gives block_bytes the value '1\.5', expected a whole number\.$"),
-        ("block_bytes", r"PIXPACK_TUNING gives block_bytes the value '', expected a whole number\.$"),
-        (
-            "engine_poll_seconds=soon",
-            r"PIXPACK_TUNING gives engine_poll_seconds the value 'soon', expected a number\.$",
-        ),
-    ],
-)
-def test_a_change_that_cannot_be_is_one_sentence(words: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIXPACK_TESTING", "1")
-    monkeypatch.setenv("PIXPACK_TUNING", words)
-    with pytest.raises(ValueError, match=message):
-        tuning()
-
-
 def test_of_a_field_that_is_changed_twice_the_last_value_counts(tune: Tune) -> None:
     tune(block_bytes=5, engine_poll_seconds=2)
     tune(block_bytes=6)

@@ -5,28 +5,22 @@ Slices are views of the mapped store; single rows are copies, lists of rows one 
 
 from __future__ import annotations
 
-import multiprocessing
+import functools
 import operator
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from reader import compiled
 from reader.buffers import BufferPool, fresh
 from reader.dataset import collate
-from reader.dataset.indexing import Index, check_plain, checked_position, checked_positions, is_row, split_positions
+from reader.dataset.indexing import Index, checked_position, checked_positions, is_row, split_positions
 from reader.dataset.opened_store import OpenedStore
-from reader.dataset.samples import (
-    Transform,
-    check_forms,
-    pil_image,
-    sample_of,
-)
+from reader.dataset.samples import Transform, check_forms, pil_image, sample_of
 from reader.dataset.splits import remote_store, store_path
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
@@ -77,62 +71,45 @@ class MemmapDataset(Dataset[Any]):
         cache: str | os.PathLike[str] | None = None,
         cache_size: int | str | None = None,
     ) -> None:
-        check_forms(transform, target_transform, as_tuple=as_tuple, as_pil=as_pil)
-        self.remote = remote_store(path, split, cache, cache_size)
-        self.path = store_path(path, split) if self.remote is None else self.remote.root
+        check_forms(target_transform, as_tuple=as_tuple, as_pil=as_pil)
+        remote = remote_store(path, split, cache, cache_size)
+        self.path = store_path(path, split) if remote is None else remote.root
         self.transform, self.target_transform = transform, target_transform
         self.as_tuple, self.as_pil = as_tuple, as_pil
+        # of the store; None: all
         self._rows: Rows | None = None
-        self.manifest: Manifest
-        self._open(OpenedStore(self.path, self.remote))
+        self._open(OpenedStore(self.path, remote))
 
     def _open(self, opened: OpenedStore) -> None:
         # before workers are forked: each would load it at its first batch
         compiled.load()
-        self.opened_store = opened
-        self.check_rows = opened.check_rows
-        self.manifest = opened.manifest
+        self._opened = opened
+        self.manifest: Manifest = opened.manifest
         # the second of a tuple is a dict by name: with boxes, masks or several target columns
-        self.names_targets = names_targets(self.manifest)
+        self._by_name = names_targets(self.manifest)
         self._pool = BufferPool(keep=_LOOP_BUFFERS)
-        self._has_labels = False
-        self._targets: list[object] | None = None
-        self._samples: list[tuple[str, object]] | None = None
 
     def __len__(self) -> int:
         return self.manifest.rows if self._rows is None else len(self._rows)
 
     def __repr__(self) -> str:
-        m = self.manifest
-        where = str(self.remote or self.path)
+        m, where = self.manifest, str(self._opened.remote or self.path)
         return f"MemmapDataset({where!r}: {len(self)} rows of {m.shape_text}, {len(m.classes)} classes)"
 
-    def __getstate__(self) -> dict[str, object]:
-        opened = ("manifest", "opened_store", "check_rows", "_pool", "_targets", "_samples")
-        kept = {k: v for k, v in self.__dict__.items() if k not in opened}
-        return kept | {"digest": self.manifest.digest}
+    def _kept(self) -> dict[str, Any]:
+        """Return the attributes that a pickle and other rows of the store have too."""
+        dropped = ("manifest", "_opened", "_pool", "_unlabeled", "targets", "samples", "_rows_by_path")
+        return {name: value for name, value in self.__dict__.items() if name not in dropped}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self._kept() | {"opened": (self._opened.remote, self.manifest.digest)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        digest = state.pop("digest")
+        remote, digest = state.pop("opened")
         self.__dict__.update(state)
-        try:
-            self._open(OpenedStore(self.path, self.remote))
-            if self.manifest.digest != digest:
-                raise StoreError(f"{self.path} was packed again since this dataset was pickled. Open it again.")
-        except StoreError as e:
-            # A DataLoader worker that fails to start is a riddle; one whose first batch fails says why in the training
-            # program. The attribute is there while a spawned process takes over what its parent sent.
-            if not getattr(multiprocessing.current_process(), "_inheriting", False):
-                raise
-            for name in ("manifest", "opened_store", "check_rows"):
-                self.__dict__.pop(name, None)
-            self._refusal = e
-
-    def __getattr__(self, name: str) -> NoReturn:
-        """Raise the error that a worker could not raise while it started; called only for missing attributes."""
-        if "_refusal" in self.__dict__:
-            raise self._refusal
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}.")
+        self._open(OpenedStore(self.path, remote))
+        if self.manifest.digest != digest:
+            raise StoreError(f"{self.path} was packed again since this dataset was pickled. Open it again.")
 
     # -- rows
 
@@ -143,8 +120,8 @@ class MemmapDataset(Dataset[Any]):
         Raises:
             StoreError: a file was cut short, or a target, content or shape of a row is not valid in this store.
         """
-        self.check_files()
-        return self.opened_store.all_rows
+        self._opened.check_files()
+        return self._opened.all_rows
 
     def __getitem__(self, index: Index) -> Any:
         """Return one row (a copy, no batch dimension), a slice (views where rows are contiguous), or a gather (a copy).
@@ -152,18 +129,18 @@ class MemmapDataset(Dataset[Any]):
         What is changed in a view is seen by other views of this dataset, and by nothing else.
 
         Raises:
+            IndexError: there is no such row.
             StoreError: a file of the store was cut short.
         """
         if is_row(index):
             return self._sample(operator.index(index))
-        positions = self.positions(index)
-        if self.changes_samples and not self.takes_batches:
+        positions = self._positions(index)
+        if self._is_by_row:
             return self._joined([self._sample(int(position)) for position in positions])
-        batch = self._slice(positions) if isinstance(index, slice) else self._gather(positions)
-        if self.takes_batches:
-            batch = self._transformed(batch)
-        is_plain = self.as_tuple and isinstance(batch, Batch)
-        return plain(batch, by_name=self.names_targets) if is_plain else batch
+        rows = self._store_rows(positions)
+        batch = self._slice(rows) if isinstance(index, slice) else self._opened.gather(rows, fresh)
+        result = self._transformed(batch) if self._takes_batches else batch
+        return plain(result, by_name=self._by_name) if self.as_tuple and isinstance(result, Batch) else result
 
     def __iter__(self) -> Iterator[Any]:
         """Give one row after the other; without this, an IndexError of a transform would end the loop as if all were given."""
@@ -176,21 +153,21 @@ class MemmapDataset(Dataset[Any]):
         in shared memory, else in memory that is used again once the batch and all views of it are dropped.
         """
         if self.as_tuple:
-            self.check_labels()
-        is_by_row = type(self).__getitem__ is not MemmapDataset.__getitem__
-        if is_by_row or (self.changes_samples and not self.takes_batches):
+            self._check_labels()
+        if self._is_by_row:
             return [self[int(i)] for i in indices]
-        batch = self._gather(self.positions(indices), self._pool.lease if get_worker_info() is None else fresh)
-        if self.takes_batches:
+        memory = self._pool.lease if get_worker_info() is None else fresh
+        batch = self._opened.gather(self._store_rows(self._positions(indices)), memory)
+        if self._takes_batches:
             batch = self._transformed(batch)
             if not isinstance(batch, Batch):
                 return collate.transformed_rows(batch, len(indices))
         if self.as_tuple:
-            return collate.tuple_rows(*plain(batch, by_name=self.names_targets))
+            return collate.tuple_rows(*plain(batch, by_name=self._by_name))
         collate.seeded(batch)
         return collate.ragged_rows(batch) if isinstance(batch, RaggedBatch) else batch
 
-    def positions(self, index: Index) -> Rows:
+    def _positions(self, index: Index) -> Rows:
         """Return a slice, list, array, tensor or mask of rows as positions in this dataset, int64[B] in [0, len).
 
         Raises:
@@ -200,29 +177,29 @@ class MemmapDataset(Dataset[Any]):
             return np.arange(*index.indices(len(self)))
         return checked_positions(index, len(self), self.path)
 
-    def store_rows(self, positions: Rows) -> Rows:
+    def _store_rows(self, positions: Rows) -> Rows:
         """Map positions in this dataset, int64[B] in [0, len), to rows of the store."""
         return positions if self._rows is None else self._rows[positions]
 
     @property
     def _all_rows(self) -> Rows:
         """The rows of the store that these are: int64[N]."""
-        return np.arange(self.manifest.rows) if self._rows is None else self._rows
+        return self._store_rows(np.arange(len(self)))
 
-    def check_labels(self) -> None:
+    def _check_labels(self) -> None:
         """Raise ValueError, in a loop over (image, target), if a row has no label: its target -1 would train on nothing."""
-        if self._has_labels or self.manifest.target_kind != "class" or self.names_targets:
-            return
-        if count := int((self.opened_store.columns(self._all_rows, ["targets"])["targets"] < 0).sum()):
+        if self._unlabeled:
             raise ValueError(
-                f"{self.path}: targets is -1, no label, in {count:,} of {len(self):,} rows. Loop over dataset.subset(...) of the"
-                " others, or with as_tuple=False."
+                f"{self.path}: targets is -1, no label, in {self._unlabeled:,} of {len(self):,} rows. Loop over"
+                " dataset.subset(...) of the others, or with as_tuple=False."
             )
-        self._has_labels = True
 
-    def check_files(self) -> None:
-        """Raise StoreError if a file of the store is no longer as large as it was."""
-        self.opened_store.check_files()
+    @functools.cached_property
+    def _unlabeled(self) -> int:
+        """How many rows have no class."""
+        if self.manifest.target_kind != "class" or self._by_name:
+            return 0
+        return int((self._opened.columns(self._all_rows, ["targets"])["targets"] < 0).sum())
 
     # -- what ImageFolder has
 
@@ -236,23 +213,23 @@ class MemmapDataset(Dataset[Any]):
         """Class name -> target."""
         return {name: i for i, name in enumerate(self.manifest.classes)}
 
-    @property
+    @functools.cached_property
     def targets(self) -> list[Any]:
         """The targets as a list, as ImageFolder has them; the tensor is `store.targets`."""
-        if self._targets is None:
-            self.check_rows(self._rows)
-            self._targets = self.opened_store.columns(self._all_rows, ["targets"])["targets"].tolist()
-        return self._targets
+        self._opened.check_rows(self._all_rows)
+        targets: list[Any] = self._opened.columns(self._all_rows, ["targets"])["targets"].tolist()
+        return targets
 
-    @property
+    @functools.cached_property
     def samples(self) -> list[tuple[str, Any]]:
         """(path, target) of each row; paths are relative to the packed folder."""
-        if self._samples is None:
-            paths = self.opened_store.sources.paths
-            self._samples = list(zip((paths[row] for row in self._all_rows), self.targets, strict=True))
-        return self._samples
+        paths = self._opened.source_paths
+        return list(zip((paths[row] for row in self._all_rows), self.targets, strict=True))
 
-    imgs = samples
+    @property
+    def imgs(self) -> list[tuple[str, Any]]:
+        """`samples`."""
+        return self.samples
 
     @property
     def root(self) -> str:
@@ -265,11 +242,15 @@ class MemmapDataset(Dataset[Any]):
         Raises:
             KeyError: no row came from there.
         """
-        row = self.opened_store.sources.rows_by_path.get(path)
-        if row is None:
+        if path not in self._rows_by_path:
             raise KeyError(f"no row of {self.path} came from {path!r}. `samples` lists the paths.")
-        image, _ = sample_of(self.opened_store.row(row), by_name=False)
+        image, _ = sample_of(self._opened.row(self._rows_by_path[path]), by_name=False)
         return pil_image(image) if self.as_pil else image
+
+    @functools.cached_property
+    def _rows_by_path(self) -> dict[str, int]:
+        """The first row of each source."""
+        return {path: row for row, path in reversed(list(enumerate(self._opened.source_paths))) if path}
 
     def source(self, index: int) -> dict[str, Any]:
         """Return the line of samples.jsonl for the row at index: path, target, source bytes, sha256, size, decoder.
@@ -278,7 +259,7 @@ class MemmapDataset(Dataset[Any]):
             IndexError: there is no such row.
             StoreError: the store at its path was replaced.
         """
-        return self.opened_store.sources.line(self._store_row(index))
+        return self._opened.source(self._store_row(index))
 
     # -- parts, without copying a pixel
 
@@ -288,21 +269,10 @@ class MemmapDataset(Dataset[Any]):
         Raises:
             IndexError: there is no such row.
         """
-        positions = self.positions(rows)
-        return self._at_rows(np.ascontiguousarray(self.store_rows(positions)))
-
-    @property
-    def has_all_rows(self) -> bool:
-        """Say whether these are all rows of the store, in its order."""
-        return self._rows is None
-
-    def _at_rows(self, rows: Rows | None) -> MemmapDataset:
-        """Return a dataset of these rows of the store, in the form of this one; None: all of them, in its order."""
-        check_plain(self, MemmapDataset)
-        part = object.__new__(MemmapDataset)
-        part.__dict__.update(self.__dict__)
-        part._rows = rows
-        part._open(self.opened_store)
+        part: MemmapDataset = object.__new__(type(self))
+        part.__dict__.update(self._kept())
+        part._rows = np.ascontiguousarray(self._store_rows(self._positions(rows)))
+        part._open(self._opened)
         return part
 
     def split(self, fraction: float, *, seed: int = 0, stratify: bool = False) -> tuple[MemmapDataset, MemmapDataset]:
@@ -326,7 +296,7 @@ class MemmapDataset(Dataset[Any]):
             raise ValueError(
                 f"the rows of {self.path} have sizes of their own, which no one array holds. Take dataset[i][0].numpy()."
             )
-        pixels = (self.store if self.has_all_rows else self._slice(self.positions(slice(None)))).pixels.numpy()
+        pixels = (self.store if self._rows is None else self._slice(self._rows)).pixels.numpy()
         pixels.flags.writeable = False
         return pixels
 
@@ -334,38 +304,49 @@ class MemmapDataset(Dataset[Any]):
         position = checked_position(index, len(self), self.path)
         return position if self._rows is None else int(self._rows[position])
 
-    @property
-    def changes_samples(self) -> bool:
-        """Say whether rows are transformed, or converted to PIL images, one by one."""
-        return self.as_pil or self.transform is not None or self.target_transform is not None
+    def _slice(self, rows: Rows) -> Batch:
+        if not len(rows) or not is_run(rows):
+            return self._opened.gather(rows, fresh)
+        return self._opened.slice(int(rows[0]), int(rows[-1]) + 1)
 
     @property
-    def takes_batches(self) -> bool:
-        """Say whether all that is done to rows is one of our own transforms, which take batches."""
-        if self.as_pil or self.target_transform is not None:
-            return False
+    def _is_by_row(self) -> bool:
+        """Say whether rows are changed one by one: not by one of our own transforms, which take batches."""
+        has_own = type(self).__getitem__ is not MemmapDataset.__getitem__
+        is_other = self.transform is not None and not self._is_ours
+        return has_own or is_other or self.as_pil or self.target_transform is not None
+
+    @property
+    def _is_ours(self) -> bool:
         return type(self.transform).__module__.startswith("reader.transforms.")
+
+    @property
+    def _takes_batches(self) -> bool:
+        """Say whether all that is done to rows is one of our own transforms."""
+        return self._is_ours and not self.as_pil and self.target_transform is None
 
     def _transformed(self, batch: Batch) -> Any:
         """Return what a transform of batches makes of one; what it draws follows from torch's generator."""
         assert self.transform is not None
         return self.transform(collate.seeded(batch))
 
-    def _as_sample(self, row: Batch) -> Any:
-        """Return a row, an ImageBatch without a batch dimension, as indexing gives it: transformed."""
-        if self.takes_batches:
-            result = collate.row_at(self._transformed(row.unsqueeze(0)), 0)
-            return (
-                sample_of(result, by_name=self.names_targets)
-                if self.as_tuple and isinstance(result, ImageBatch)
-                else result
-            )
-        if not self.as_tuple:
-            return row if self.transform is None else self.transform(row)
-        return self._changed(*sample_of(row, by_name=self.names_targets))
+    def _sample(self, index: int) -> object:
+        """Return one row as indexing gives it."""
+        row = self._store_row(index)
+        has_pair = self.as_tuple and self._opened.has_pairs and not self._takes_batches
+        read: Any = self._opened.pair(row) if has_pair else self._opened.row(row)
+        with rows_named(self.path, row):
+            if self._takes_batches:
+                read = collate.row_at(self._transformed(read.unsqueeze(0)), 0)
+            if self.as_tuple and isinstance(read, ImageBatch):
+                read = sample_of(read, by_name=self._by_name)
+            return read if self._takes_batches else self._changed(read)
 
-    def _changed(self, image: Any, target: Any) -> tuple[Any, Any]:
-        """Call the dataset's transforms of single images and targets."""
+    def _changed(self, read: Any) -> Any:
+        """Call the dataset's transforms of single images and targets, or of one row."""
+        if not self.as_tuple:
+            return read if self.transform is None else self.transform(read)
+        image, target = read
         image = pil_image(image) if self.as_pil else image
         return (
             image if self.transform is None else self.transform(image),
@@ -381,23 +362,3 @@ class MemmapDataset(Dataset[Any]):
         if not self.as_pil or self.transform is not None:
             return collate.joined(samples)
         return [image for image, _ in samples], collate.joined([target for _, target in samples])
-
-    def _sample(self, index: int) -> object:
-        row = self._store_row(index)
-        if not self.as_tuple or self.takes_batches or not self.opened_store.has_pairs:
-            with rows_named(self.path, row):
-                return self._as_sample(self.opened_store.row(row))
-        image, target = self.opened_store.pair(row)
-        if not self.changes_samples:
-            return image, target
-        with rows_named(self.path, row):
-            return self._changed(image, target)
-
-    def _slice(self, positions: Rows) -> Batch:
-        rows = self.store_rows(positions)
-        if not is_run(rows) or not len(rows):
-            return self._gather(positions)
-        return self.opened_store.slice(int(rows[0]), int(rows[-1]) + 1)
-
-    def _gather(self, positions: Rows, memory: Callable[[int], torch.Tensor] = fresh) -> Batch:
-        return self.opened_store.gather(self.store_rows(positions), memory)

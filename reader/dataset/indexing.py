@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from reader.format.shown import brief
 from reader.order import permuted
 from reader.rows import Rows
 
@@ -25,31 +26,13 @@ def is_row(index: object) -> TypeGuard[SupportsIndex]:
     return isinstance(index, int | np.integer) and not isinstance(index, bool)
 
 
-def own_method(dataset: object, kind: type) -> str | None:
-    """Return the method by which a subclass changes indexing, or None."""
-    names = ("__getitem__", "__getitems__")
-    return next((n for n in names if getattr(type(dataset), n, None) is not getattr(kind, n, None)), None)
-
-
-def check_plain(dataset: object, kind: type) -> None:
-    """Raise ValueError for a dataset with its own indexing, which a subset or a join would bypass."""
-    if (own := own_method(dataset, kind)) is not None:
-        raise ValueError(
-            f"{type(dataset).__name__} has its own {own}, which would be lost: take torch's Subset or ConcatDataset of it, or a"
-            " MemmapDataset."
-        )
-
-
 def checked_position(index: int, count: int, path: Path) -> int:
     """Return a position in [0, count); from -count on it counts from the end.
 
     Raises:
-        IndexError: it is not an integer, or there is no such row.
+        IndexError: there is no such row.
     """
-    try:
-        index = operator.index(index)
-    except TypeError:
-        raise IndexError(f"the row is {index!r}, expected an integer from 0 to {count - 1}.") from None
+    index = operator.index(index)
     if not -count <= index < count:
         raise IndexError(f"row {index} is out of range: {path} has {count} rows.")
     return index % count
@@ -61,20 +44,13 @@ def checked_positions(index: object, count: int, path: Path) -> Rows:
     Raises:
         IndexError: it is not a list of rows, or there is no such row.
     """
-    try:
-        rows = np.asarray(index.cpu() if isinstance(index, torch.Tensor) else index)
-    except ValueError:
-        raise IndexError(f"rows are a {type(index).__name__} of lists, expected a list of integers.") from None
-    if rows.dtype == bool:
-        if rows.shape != (count,):
-            raise IndexError(f"the mask has the shape {list(rows.shape)}, expected [{count}].")
+    rows = np.asarray(index.cpu() if isinstance(index, torch.Tensor) else index)
+    if rows.dtype == bool and rows.shape == (count,):
         return np.flatnonzero(rows)
-    if rows.ndim == 0:
-        raise IndexError(
-            f"the index is {' '.join(repr(index).split())}, expected an integer, a slice, a list of rows or a mask."
-        )
     if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
-        raise IndexError(f"rows are {rows.dtype}{list(rows.shape)}, expected a list of integers.")
+        raise IndexError(
+            f"the index is {brief(index)}, expected an integer, a slice, a list of rows or a mask of {count} rows."
+        )
     if rows.size and (rows.min() < -count or rows.max() >= count):
         worst = int(rows.max() if rows.max() >= count else rows.min())
         raise IndexError(f"row {worst} is out of range: {path} has {count} rows.")
@@ -86,13 +62,9 @@ def split_positions(count: int, fraction: float, *, seed: int, targets: list[int
     """Split positions [0, count) at random into fraction and the rest; of each target the same share, where they are given.
 
     Raises:
-        ValueError: fraction is not inside (0, 1), or seed is not an integer.
+        ValueError: fraction is not inside (0, 1).
     """
-    try:
-        seed = operator.index(seed)
-    except TypeError:
-        raise ValueError(f"seed is {seed!r}, expected an integer.") from None
-    if not isinstance(fraction, int | float | np.number) or not 0 < fraction < 1:
+    if not 0 < fraction < 1:
         raise ValueError(f"fraction is {fraction!r}, expected a number between 0 and 1, both left out.")
     order = permuted(count, 0, count, seed=seed)
     groups = [order]

@@ -6,6 +6,7 @@ batches are copied from is never handed out: views are of a second mapping, in w
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 from collections.abc import Sequence
@@ -16,58 +17,27 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
-from reader.buffers import alone, own_memory
-from reader.dataset.sources import Sources
+from reader.buffers import own_memory
+from reader.format.blocks import Block, read_blocks
 from reader.format.check import check_store
 from reader.format.errors import StoreError
 from reader.format.filesystem import identity
-from reader.format.manifest import MANIFEST, PIXELS, TensorSpec
+from reader.format.manifest import MANIFEST, PIXELS, SAMPLES, read_manifest
 from reader.format.row_values import RowValues
+from reader.format.samples import read_line, read_source_paths
 from reader.memory.places import InFile, InMemory, Memory, Place, Remote
 from reader.memory.raw_file import RawFile
-from reader.memory.row_table import Columns, RowTable, row_of, row_table
-from reader.memory.spans import Bytes, Layout, Spans, equal_spans, reads_of
+from reader.memory.row_table import Columns, RowTable, row_of
+from reader.memory.spans import Layout, Spans
 from reader.memory.threads import Copies
 from reader.rows import Rows
 from reader.store import NEEDS_RAW, Batch, RaggedBatch, map_tensor, names_targets, store_of
-
-# Tensors of a store that are not columns of its rows.
-_NO_COLUMNS = ("pixels", "frames")
-
-
-class FileColumn:
-    """One tensor of all rows, but for the pixels, that is mapped from its file.
-
-    Args:
-        path: the file, which `file` has open.
-        shape: of all rows.
-    """
-
-    def __init__(self, path: Path, file: RawFile, spec: TensorSpec, shape: tuple[int, ...]) -> None:
-        self._spec, self._shape, self._file = spec, shape, file
-        self._dtype = getattr(torch, spec.dtype)
-        self.tensor = map_tensor(path, self._dtype, shape)
-
-    def take(self, rows: Rows, *, reads_file: bool) -> torch.Tensor:
-        """Copy some rows; reads_file: from the file, not from its mapping."""
-        if not reads_file:
-            return self.tensor.index_select(0, torch.from_numpy(rows))
-        values = np.empty((len(rows), *self._shape[1:]), self._spec.dtype)
-        reads = reads_of(*equal_spans(rows, self._spec.row_bytes))
-        self._file.read(values.reshape(-1).view(np.uint8).data, reads)
-        return torch.from_numpy(values)
-
-    def for_views(self) -> torch.Tensor:
-        """Return memory that a user may change, which no batch is copied from: the file, mapped once more."""
-        return map_tensor(self._file.opened, self._dtype, self._shape)
 
 
 class OpenedStore:
     """One store with its files open: another store that takes its name later changes nothing.
 
-    files: by tensor.
-    table: what its rows are.
-    pixels: the file of pixels, mapped: uint8[n].
+    files: by tensor. pixels: the file of pixels, mapped: uint8[n]. table: what its rows are.
 
     Of a remote store, path is its folder in the cache: pixels are read from `place` alone, and all that is given is a copy.
 
@@ -75,48 +45,49 @@ class OpenedStore:
         StoreError: path is not a finished, undamaged store.
     """
 
-    # where texts of rows are read from, where they have any
-
     def __init__(self, path: Path, remote: Remote | None = None) -> None:
         self.path, self.remote = path, remote
-        is_one_store = False
+        self._identity, is_one_store = identity(path / MANIFEST), False
         # another store may take this one's name meanwhile: the rows of the one must not go with the targets of the other
         while not is_one_store:
-            before = identity(path / MANIFEST)
             try:
-                self.manifest = check_store(path) if remote is None else remote.manifest
-                inside = self.manifest.tensor_paths()
-                paths = {name: path / file for name, file in inside.items()}
-                here = {name: file for name, file in paths.items() if remote is None or name != "pixels"}
-                self.files = {name: RawFile(file, past_cache=False) for name, file in here.items()}
-                tensors = {name: spec for name, spec in self.manifest.tensors.items() if name != "pixels"}
-                columns = {
-                    name: FileColumn(paths[name], self.files[name], spec, (self.manifest.rows, *spec.row_shape))
-                    for name, spec in tensors.items()
-                }
-                mapped = None if remote else map_tensor(paths["pixels"], torch.uint8, (self.file_bytes,))
+                self._open()
             except (StoreError, OSError):  # some files may be of one store and some of the other
-                if before == identity(path / MANIFEST):
+                if self._identity == identity(path / MANIFEST):
                     raise
-                continue
-            is_one_store = before == identity(path / MANIFEST)
-        self.pixels: Bytes | None = None if mapped is None else mapped.numpy()
-        self._sizes = [(file, self.manifest.files[inside[name]].size_bytes) for name, file in self.files.items()]
-        frames = columns.pop("frames", None)
-        self._columns = columns
-        self.table = row_table(
-            self.manifest, lambda row: (str(path), row), None if frames is None else frames.tensor, self.file_bytes
-        )
-        self.sources = Sources(path, self.manifest, remote)
-        self._names = [name for name in self.manifest.tensors if name not in _NO_COLUMNS]
-        self._values = RowValues(self.manifest)
-        self._checked = self._values.tensors
+            before, self._identity = self._identity, identity(path / MANIFEST)
+            is_one_store = before == self._identity
+        m = self.manifest
+        self.table, self._values = RowTable(m, path), RowValues(m)
+        self._names = [name for name in m.tensors if name != "pixels"]
+        # what `check_rows` and `RowTable.layout` look at
+        self._checked = list(dict.fromkeys([*self._values.tensors, *self.table.located_by]))
+
+    def _open(self) -> None:
+        self.manifest = m = check_store(self.path) if self.remote is None else self.remote.manifest
+        self.files, self._tensors = dict[str, RawFile](), dict[str, torch.Tensor]()
+        for name, file in m.tensor_paths().items():
+            if name != "pixels" or self.remote is None:
+                self.files[name] = RawFile(self.path / file, past_cache=False)
+                self._tensors[name] = self._mapped(name, self.path / file)
+        self.pixels = None if self.remote else self._tensors["pixels"].numpy().reshape(-1)
+
+    def _mapped(self, name: str, path: Path) -> torch.Tensor:
+        """Map the file of a tensor, that of the pixels as uint8[n]."""
+        m = self.manifest
+        shape = (self.file_bytes,) if name == "pixels" else (m.rows, *m.tensors[name].row_shape)
+        return map_tensor(path, getattr(torch, m.tensors[name].dtype), shape)
+
+    @property
+    def file_bytes(self) -> int:
+        """The bytes of the file of pixels."""
+        return self.manifest.files[PIXELS].size_bytes
 
     def pixel_path(self) -> Path:
-        """Return what opens its files of pixels again, whatever has their names by now.
+        """Return what opens the file of pixels again, whatever has its name by now.
 
         Raises:
-            StoreError: they are at a URL.
+            StoreError: it is at a URL.
         """
         if self.remote is not None:
             raise StoreError(
@@ -126,8 +97,10 @@ class OpenedStore:
 
     def check_files(self) -> None:
         """Raise StoreError if a file of the store is no longer as large as it was."""
-        for file, size_bytes in self._sizes:
-            file.check_size(size_bytes)
+        for name, file in self.files.items():
+            file.check_size(self._tensors[name].nbytes)
+
+    # -- rows
 
     @functools.cached_property
     def _views(self) -> dict[str, torch.Tensor]:
@@ -138,8 +111,8 @@ class OpenedStore:
         """
         if not self.table.is_raw:
             raise StoreError(f"{self.path}: {NEEDS_RAW}.")
-        tensors = {"pixels": map_tensor(self.pixel_path(), torch.uint8, (self.file_bytes,))}
-        return tensors | {name: self._columns[name].for_views() for name in self._names}
+        self.pixel_path()
+        return {name: self._mapped(name, file.opened) for name, file in self.files.items()}
 
     @functools.cached_property
     def all_rows(self) -> Batch:
@@ -149,10 +122,10 @@ class OpenedStore:
             StoreError: one is none of this store's; names the row.
         """
         pixels = self._views["pixels"].view(self.manifest.pixel_shape)
-        store = store_of(self.manifest, self._views | {"pixels": pixels})
-        self.check_rows(None)
-        self.layout(np.arange(self.manifest.rows))
-        return store
+        rows = np.arange(self.manifest.rows)
+        self.check_rows(rows)
+        self.layout(rows)
+        return store_of(self.manifest, self._views | {"pixels": pixels})
 
     def row(self, row: int) -> Batch:
         """Return one row, without a batch dimension: a copy in memory of its own.
@@ -160,15 +133,12 @@ class OpenedStore:
         Raises:
             StoreError: a file was cut short.
         """
-        rows = np.array([row])
-        # read, not copied from the mapping: whenever a file is cut short, that is an error, not the end of the process
-        one: Any = self._gathered(rows, own_memory, reads_files=True, is_one=True)
-        if isinstance(one, RaggedBatch):
-            batch, one = one, row_of(one, 0)
-            if batch.mask_offsets is not None:
-                # torch pickles whole storages, and the mask is in that of the image
-                one.pixels, one.extras["masks"] = alone(one.pixels), alone(one.extras["masks"])
-            one.rows = torch.tensor(row)
+        # read, not copied from the mapping: where the file is cut short meanwhile, that is an error, not the end of the process
+        batch = self._gathered(np.array([row]), self.place(is_read=True), own_memory)
+        one: Any = row_of(batch, 0) if isinstance(batch, RaggedBatch) else batch[0]
+        if isinstance(batch, RaggedBatch) and batch.mask_offsets is not None:
+            # torch pickles whole storages, and the mask is in that of the image
+            one.pixels, one.extras["masks"] = one.pixels.clone(), one.extras["masks"].clone()
         return one
 
     @functools.cached_property
@@ -215,124 +185,122 @@ class OpenedStore:
         """
         rows = np.arange(start, stop)
         if not self.table.is_raw or self.remote is not None:
-            return self._gathered(rows, own_memory, reads_files=False)
+            return self.gather(rows, own_memory)
         self.check_files()
         # as they are on disk: a user can write to a view
-        columns = self.columns(rows, list(dict.fromkeys([*self._checked, *self.table.form.located_by])))
+        columns = self.columns(rows, self._checked)
         self.check_rows(rows, columns)
         spans = self.table.layout(rows, columns).spans
         first, end = int(spans.begins.min()), int(spans.ends.max())
         views = {name: _part(self._views[name], start, stop) for name in self._names}
-        located = {name: columns[name] for name in self.table.form.located_by}
+        located = {name: columns[name] for name in self.table.located_by}
         pixels = _part(self._views["pixels"], first, end)
-        return self.table.form.batch(rows, views | located, pixels, spans.begins - first)
+        return self.table.batch(rows, views | located, pixels, spans.begins - first)
 
     def gather(self, rows: Rows, memory: Memory) -> Batch:
-        """Copy rows into memory.
+        """Copy rows into memory, and wait.
 
         Raises:
             StoreError: a file was cut short.
         """
-        return self._gathered(rows, memory, reads_files=_reads_files())
+        return self._gathered(rows, self.place(), memory)
 
-    def _gathered(self, rows: Rows, memory: Memory, *, reads_files: bool, is_one: bool = False) -> Batch:
-        """Copy rows into memory, and wait; is_one: a single row of one size has no batch dimension."""
-        place = self.place(reads_files=reads_files)
-        batch, copies = self.begin(rows, place, memory, reads_files=reads_files, is_one=is_one)
+    def _gathered(self, rows: Rows, place: Place, memory: Memory) -> Batch:
+        batch, copies = self.begin(rows, place, memory)
         if copies is not None:
             copies.wait()
         return batch
 
     def begin(
-        self,
-        rows: Rows,
-        place: Place,
-        memory: Memory,
-        *,
-        reads_files: bool = False,
-        is_one: bool = False,
-        table: RowTable | None = None,
+        self, rows: Rows, place: Place, memory: Memory, table: RowTable | None = None
     ) -> tuple[Batch, Copies | None]:
         """Begin to bring rows from a place to memory, as `RowTable.begin` does, and check their values.
 
-        reads_files: columns are read from their files, not gathered from the mapping.
         table: of the rows at the place; None: as the store has them.
 
         Raises:
             StoreError: as `RowTable.begin`, or a value of a row is none of this store.
         """
         self.check_files()
-        columns = self.columns(rows, reads_files=reads_files)
+        columns = self.columns(rows, self._names)
         # before threads unpack what a row says it is
         self.check_rows(rows, columns)
-        return (table or self.table).begin(rows, columns, place, memory, is_one=is_one)
+        return (table or self.table).begin(rows, columns, place, memory)
 
-    def place(self, *, reads_files: bool = False) -> Place:
-        """Return where pixels are now; reads_files: they are read, where the file is here, not copied from its mapping."""
+    def place(self, *, is_read: bool = False) -> Place:
+        """Return where pixels are now: a URL, the file, or its mapping, of which no page is mapped in a worker."""
         if self.remote is not None:
             return InFile(self.remote)
-        # frames are read: what is unpacked is much more, and no page of the store is mapped for it
-        is_read = reads_files or not self.table.is_raw
+        # frames are read: what is unpacked is much more
+        is_read = is_read or not self.table.is_raw or get_worker_info() is not None
         return InFile(self.files["pixels"]) if is_read else self.in_memory()
 
-    @property
-    def file_bytes(self) -> int:
-        """The bytes of the file of pixels."""
-        return self.manifest.files[PIXELS].size_bytes
-
-    def in_memory(self, *, is_streamed: bool = False) -> Place:
-        """Return the file of pixels, mapped. Who looks at it checks its size before, see `check_files`.
-
-        is_streamed: large batches are written past the caches, as `begin_copy` has it.
-        """
+    def in_memory(self) -> Place:
+        """Return the file of pixels, mapped. Who looks at it checks its size before, see `check_files`."""
         assert self.pixels is not None
-        return InMemory(self.pixels, is_streamed=is_streamed)
+        return InMemory(self.pixels)
 
-    def columns(
-        self, rows: Rows, names: Sequence[str] | None = None, *, reads_files: bool = False
-    ) -> dict[str, torch.Tensor]:
-        """Return what rows have beside their pixels: [B, ...] of each tensor, by its name in the manifest.
-
-        names: of the tensors; None: all. reads_files: they are read from their files, not gathered from the mapping.
-        """
-        names = self._names if names is None else names
-        return {name: self._columns[name].take(rows, reads_file=reads_files) for name in names}
+    def columns(self, rows: Rows, names: Sequence[str]) -> dict[str, torch.Tensor]:
+        """Copy some tensors of rows: [B, ...] each, by name in the manifest."""
+        numbers = torch.from_numpy(rows)
+        return {name: self._tensors[name].index_select(0, numbers) for name in names}
 
     def layout(self, rows: Rows) -> Layout:
         """Return where rows are in the file of pixels, and what they are; raises StoreError as `RowTable.layout`."""
-        return self.table.layout(rows, self.columns(rows, self.table.form.located_by))
+        return self.table.layout(rows, self.columns(rows, self.table.located_by))
 
     def spans(self, rows: Rows) -> Spans:
         """Return where rows are in the file of pixels; raises StoreError as `RowTable.layout`."""
         return self.layout(rows).spans
 
-    def check_rows(self, rows: Rows | None, columns: Columns | None = None) -> None:
+    def check_rows(self, rows: Rows, columns: Columns | None = None) -> None:
         """Check that targets, content and shapes of rows are those of a store, before anything relies on them.
 
         Args:
-            rows: int64[B]; None: all.
             columns: of these rows: a few microseconds; without them they are looked up.
 
         Raises:
             StoreError: one is not: names the row; or a file was cut short.
         """
-        if rows is None:
-            rows = np.arange(self.manifest.rows)
         if columns is None:
             self.check_files()
-            columns = self.columns(rows, self._checked)
-        self._values.check(str(self.path), rows, {name: columns[name].numpy() for name in self._checked})
+            columns = self.columns(rows, self._values.tensors)
+        self._values.check(str(self.path), rows, {name: columns[name].numpy() for name in self._values.tensors})
+
+    # -- where rows come from: the lines of samples.jsonl, read when first asked for
+
+    @functools.cached_property
+    def source_paths(self) -> list[str]:
+        """The path of each row's source, relative to the packed folder; raises StoreError as `source`."""
+        return read_source_paths(self._with_samples(), self.manifest)
+
+    def source(self, row: int) -> dict[str, Any]:
+        """Return the line of one row without reading the full file.
+
+        Raises:
+            StoreError: the store at its path is another one by now: its pixels stay open, this file does not.
+        """
+        root, blocks = self._with_samples(), self._blocks
+        block = blocks[bisect.bisect_right(blocks, row, key=lambda each: each.start) - 1]
+        return read_line(root, block.samples_offset, row - block.start, row)
+
+    @functools.cached_property
+    def _blocks(self) -> list[Block]:
+        return read_blocks(self.path)
+
+    def _with_samples(self) -> Path:
+        """Return the folder of the store, in which samples.jsonl is, once it is known to be the same store."""
+        if self.remote is not None:
+            self.remote.file(SAMPLES)
+        elif (now := identity(self.path / MANIFEST)) != self._identity:
+            if read_manifest(self.path).digest != self.manifest.digest:
+                raise StoreError(
+                    f"{self.path} was packed again since this dataset was opened. Open it again to see its sources."
+                )
+            self._identity = now
+        return self.path
 
 
 def _part(tensor: torch.Tensor, start: int, stop: int) -> torch.Tensor:
     """Return a view of [start, stop) whose storage is no more than that: torch pickles, copies and sends whole storages."""
     return torch.from_numpy(tensor.numpy()[start:stop])
-
-
-def _reads_files() -> bool:
-    """Say whether rows are read from the files rather than copied from the mapping: in workers.
-
-    Into fresh memory that is as fast (rows of a few hundred bytes are slower: a system call each), and no page of the store
-    is mapped in any worker. A file cut short meanwhile is an error, where the mapping would end the worker by SIGBUS.
-    """
-    return get_worker_info() is not None

@@ -37,26 +37,7 @@ def pil_image(image: torch.Tensor) -> Image:
     return PIL.Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
 
 
-def check_forms(transform: object, target_transform: object, *, as_tuple: bool, as_pil: bool) -> None:
-    """Raise ValueError where a dataset's arguments are of the wrong kind or contradict each other, ImportError without Pillow."""
-    for name, call in {"transform": transform, "target_transform": target_transform}.items():
-        if call is not None and not callable(call):
-            raise ValueError(f"{name} is {call!r}, expected what can be called, or None.")
-    if as_tuple:
-        if as_pil:
-            _check_pillow()
-        return
-    if target_transform is not None:
-        raise ValueError(
-            "target_transform needs as_tuple=True: with as_tuple=False a row is one ImageBatch, for transform alone."
-        )
-    if as_pil:
-        raise ValueError("as_pil needs as_tuple=True: with as_tuple=False a row is one ImageBatch.")
-
-
-def _check_pillow() -> None:
-    """Raise ImportError where as_pil=True cannot work."""
-    try:
-        import PIL.Image  # noqa: F401
-    except ImportError as e:
-        raise ImportError("as_pil=True needs Pillow: pip install pillow. Without as_pil, images are tensors.") from e
+def check_forms(target_transform: object, *, as_tuple: bool, as_pil: bool) -> None:
+    """Raise ValueError where a dataset's arguments contradict each other."""
+    if not as_tuple and (as_pil or target_transform is not None):
+        raise ValueError("as_pil and target_transform need as_tuple=True: without it a row is one ImageBatch.")

@@ -31,7 +31,7 @@ class Resident:
     """
 
     def __init__(self, dataset: MemmapDataset, device: torch.device) -> None:
-        store, rows = dataset.opened_store, np.unique(dataset.store_rows(np.arange(len(dataset))))
+        store, rows = dataset._opened, np.unique(dataset._all_rows)
         sizes = store.layout(rows).sizes
         memory, start = torch.empty(int(sizes.sum()), dtype=torch.uint8, device=device), 0
         step = max(1, tuning().device_copy_bytes // dataset.manifest.row_bytes)
@@ -39,7 +39,8 @@ class Resident:
             pixels = store.gather(rows[first : first + step], own_memory).pixels.reshape(-1)
             memory[start : start + len(pixels)].copy_(pixels)
             start += len(pixels)
-        self.table, self.place = CopiedTable(store.table.form, rows, sizes), OnDevice(memory)
+        self.table = CopiedTable(dataset.manifest, dataset.path, rows, sizes)
+        self.place = OnDevice(memory)
 
 
 class OnDevice(Place):

@@ -8,13 +8,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from reader.format.errors import StoreError
-from reader.format.filesystem import error_path, is_allowed, retry_missing, unreadable
+from reader.format.filesystem import error_path, open_regular, retry_missing, unreadable
 from reader.format.manifest import EXTRAS_META, TENSORS_META, TOP_META, Manifest, TensorSpec, read_manifest
 from reader.format.shown import shown
 
@@ -100,24 +99,17 @@ def loadable_beside(root: Path) -> list[str]:
 def check_file(path: Path, size_bytes: int) -> None:
     """Raise StoreError unless path is a regular file of exactly size_bytes that may be read."""
     try:
-        found = retry_missing(path, path.lstat)
-        if stat.S_ISREG(found.st_mode) and found.st_size != size_bytes:
-            with open(path, "rb") as file:  # NFS answers with what it was a minute ago, until it is opened
-                found = os.fstat(file.fileno())
+        # opened: NFS answers for a closed file with what it was a minute ago
+        with retry_missing(path, lambda: open_regular(path)) as file:
+            found = os.fstat(file.fileno()).st_size
     except PermissionError:
         raise unreadable(path) from None
     except OSError as e:
         raise StoreError(f"{path} is missing ({e.strerror}). The copy is incomplete: copy the store again.") from None
-    if stat.S_ISLNK(found.st_mode):
-        raise StoreError(f"{path} is a symbolic link; a store holds its own files. Copy it with cp -rL.")
-    if not stat.S_ISREG(found.st_mode):
-        raise StoreError(f"{path} is not a regular file. Copy the store again.")
-    if found.st_size != size_bytes:
+    if found != size_bytes:
         raise StoreError(
-            f"{path} is {found.st_size} bytes, the manifest says {size_bytes}. The copy is incomplete: copy it again."
+            f"{path} is {found} bytes, the manifest says {size_bytes}. The copy is incomplete: copy it again."
         )
-    if not is_allowed(path, os.R_OK):
-        raise unreadable(path)
 
 
 def _tensor_meta(count: int, spec: TensorSpec) -> dict[str, object]:

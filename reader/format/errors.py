@@ -15,10 +15,6 @@ class MissingLibraryError(StoreError, ImportError):
     """What reads a store's frames is not installed."""
 
 
-class OrderError(ValueError):
-    """An order cannot be built from these numbers."""
-
-
 class PinnedMemoryError(RuntimeError):
     """The system gives no pinned memory."""
 

@@ -38,11 +38,9 @@ class RowValues:
 
         columns: tensor -> numpy array [n, ...] of the same n rows; those without rules are not looked at.
         """
-        for name, (what, least, most) in self._ranges.items():
-            values = columns[name]
-            if values.size and not (values.min() >= least and values.max() <= most):
-                position = _first(~((values >= least) & (values <= most)))
-                return position, f"{what} is {_listed(values[position])}, expected {least} to {most}"
+        for name in self._ranges:
+            if (found := self._outside(name, columns[name])) is not None:
+                return found
         if self._has_content:
             return self._wrong_content(columns["content"])
         return self._wrong_shape(columns["shapes"]) if self._has_shapes else None
@@ -58,42 +56,36 @@ class RowValues:
             StoreError: names the first row that is wrong.
         """
         if (found := self.wrong_row(columns)) is not None:
-            position, what = found
-            raise _error(where, int(rows[position]), what)
+            raise _error(where, int(rows[found[0]]), found[1])
 
     def check_targets(self, where: str, start: int, targets: Array) -> None:
         """Check the targets of the rows from start on alone; raises StoreError as `check`."""
-        what, least, most = self._ranges.get("targets", ("", 0, 0))
-        if what and targets.size and not (targets.min() >= least and targets.max() <= most):
-            position = _first(~((targets >= least) & (targets <= most)))
-            raise _error(where, start + position, f"{what} is {_listed(targets[position])}, expected {least} to {most}")
+        if "targets" in self._ranges and (found := self._outside("targets", targets)) is not None:
+            raise _error(where, start + found[0], found[1])
+
+    def _outside(self, name: str, values: Array) -> tuple[int, str] | None:
+        what, least, most = self._ranges[name]
+        if not values.size or (values.min() >= least and values.max() <= most):
+            return None
+        position = _first(~((values >= least) & (values <= most)))
+        return position, f"{what} is {_listed(values[position])}, expected {least} to {most}"
 
     def _wrong_content(self, content: Array) -> tuple[int, str] | None:
-        starts, stops = content[:, :2], content[:, 2:]
-        if not content.size or not (
-            starts.min() < 0
-            or (starts >= stops).any()
-            or stops[:, 0].max() > self._height
-            or stops[:, 1].max() > self._width
-        ):
+        y0, x0, y1, x1 = content.T
+        wrong = (y0 < 0) | (y0 >= y1) | (y1 > self._height) | (x0 < 0) | (x0 >= x1) | (x1 > self._width)
+        if not wrong.any():
             return None
-        wrong = (starts < 0).any(axis=1) | (starts >= stops).any(axis=1)
-        position = int((wrong | (stops[:, 0] > self._height) | (stops[:, 1] > self._width)).argmax())
-        return (
-            position,
-            f"its content is {content[position].tolist()}, which is not part of {self._height} x {self._width}",
-        )
+        found = content[position := int(wrong.argmax())].tolist()
+        return position, f"its content is {found}, which is not part of {self._height} x {self._width}"
 
     def _wrong_shape(self, shapes: Array) -> tuple[int, str] | None:
         height, width, channels = shapes.T
-        wrong = (
-            (shapes < 1).any(axis=1) | (height > self._height) | (width > self._width) | (channels != self._channels)
-        )
+        wrong = (height < 1) | (height > self._height) | (width < 1) | (width > self._width)
+        wrong |= channels != self._channels
         if not wrong.any():
             return None
-        position = int(wrong.argmax())
-        most = [self._height, self._width, self._channels]
-        return position, f"its shape is {shapes[position].tolist()}, expected sides of 1 or more up to those of {most}"
+        found, most = shapes[position := int(wrong.argmax())].tolist(), [self._height, self._width, self._channels]
+        return position, f"its shape is {found}, expected sides of 1 or more up to those of {most}"
 
 
 def wrong_extents(offsets: Array, shapes: Array, mask_offsets: Array | None, size_bytes: int) -> tuple[Array, Array]:

@@ -6,12 +6,13 @@ Knows neither which rows come, nor where they are read from.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 
 from reader.dataset.samples import Transform
+from reader.device.transfer import DeviceBatch
 from reader.epoch import in_epoch, on_threads_of, stamped
 from reader.planning.plan import EpochPlan
 from reader.rows import rows_named
@@ -20,11 +21,14 @@ from reader.transforms.composition import flat, in_turn
 
 
 class Unfinished(NamedTuple):
-    """Stands for a batch that the caller's thread finishes; start: position of its first row in the epoch. rows: int64[B]."""
+    """Stands for a batch that the caller's thread finishes: what the feeder has made of it, or the copy that it has begun.
 
-    make: Callable[[], object]
+    start: position of its first row in the epoch. rows: int64[B], of the store, for an error of a step.
+    """
+
+    made: object
     start: int
-    rows: torch.Tensor | None = None
+    rows: torch.Tensor | None
 
 
 class Finish:
@@ -55,30 +59,22 @@ class Finish:
         self._first, self._rest = steps[:count], steps[count:]
         # whether something is left to do in the caller's thread
         self.is_left = on_device or bool(self._rest)
-        self.transform = transform
         self._dataset, self._epoch, self._seed = plan.dataset, plan.number, plan.seed
         # somebody may ask a batch what its random numbers depend on
         self._is_seen = transform is not None or not as_tuple
         self._is_marked_last = self._is_seen and (on_device or not self._first)
         self._threads, self._as_tuple = threads, as_tuple
-        self._by_name = plan.dataset.names_targets
-
-    def __call__(self, batch: Batch, start: int) -> object:
-        """Do all of it in this thread; start: position of the batch's first row in the order of the epoch."""
-        return self.in_caller(self.in_feeder(batch, start), start, batch.rows)
+        self._by_name = plan.dataset._by_name
 
     def in_feeder(self, batch: Batch, start: int) -> Any:
         """Run the steps that run in the feeder; what they return is for `in_caller`, or is sent to a device first."""
         return self._run(self._first, self._marked(batch, start), batch.rows) if self._first else batch
 
-    def in_caller(self, result: object, start: int, rows: torch.Tensor | None) -> object:
-        """Run the other steps, and give the result its form.
-
-        Args:
-            result: what `in_feeder` has returned, on the device by now if it was sent.
-            start: position of the batch's first row in the order of the epoch.
-            rows: int64[B], of the store, for an error of a step.
-        """
+    def in_caller(self, item: Unfinished) -> object:
+        """Run the other steps, on the device where the batch was sent, and give the result its form."""
+        result, start, rows = item
+        if isinstance(result, DeviceBatch):
+            result = result()
         if self._is_marked_last and isinstance(result, Batch):
             result = self._marked(result, start)
         if self._rest:
@@ -88,7 +84,7 @@ class Finish:
         return result
 
     def _marked(self, batch: Batch, start: int) -> Batch:
-        """Write on a batch what its texts are read from and what its random numbers depend on, where somebody may ask for it."""
+        """Write on a batch what its random numbers depend on, where somebody may ask for it."""
         return stamped(batch, epoch=self._epoch, position=start, seed=self._seed) if self._is_seen else batch
 
     def _run(self, steps: list[Transform], result: object, rows: torch.Tensor | None) -> object:

@@ -7,8 +7,6 @@ alive: none of them may hold a batch there, or one more buffer than needed is in
 from __future__ import annotations
 
 import contextlib
-import functools
-import logging
 from collections import deque
 from collections.abc import Generator, Iterator
 
@@ -24,7 +22,6 @@ from reader.loading.finish import Finish, Unfinished
 from reader.loading.iteration import Group
 from reader.memory.places import Place
 from reader.memory.read_ahead import AHEAD_SHARE, ReadAhead
-from reader.memory.residency import choose, is_cold
 from reader.memory.row_table import parted
 from reader.memory.threads import Copies
 from reader.planning.plan import EpochPlan
@@ -33,47 +30,40 @@ from reader.rows import Rows, Steps
 from reader.store import Batch
 from reader.tuning import tuning
 
-_log = logging.getLogger("pixpack")
+RESIDENCIES = ("auto", "cache", "disk", "gpu")
+
+# The share of free memory that a store may take as page cache: the rest is for the training program.
+_CACHE_SHARE = 0.8
+# A share of pages below this is a cold store.
+_WARM = 0.95
 # Kinds of devices in whose memory rows may stay.
 _HOLDS_ROWS = ("cuda",)
-
-
-def gathering_of(plan: EpochPlan, device: torch.device, asked: str, *, prefetch: int) -> Gathering:
-    """Choose where rows are read from, and bring them there.
-
-    Raises:
-        ValueError: the order does not go with a cache.
-        StoreError: the store is damaged, or another one by now.
-    """
-    dataset = plan.dataset
-    if asked == "gpu" and device.type not in _HOLDS_ROWS:
-        raise ValueError("residency 'gpu' needs device='cuda'.")
-    chosen = choose(asked, len(dataset) * dataset.manifest.row_bytes)
-    _log.info("%s: order %s, %s, residency %s", dataset.path, plan.orders.name, plan.ranks, chosen)
-    resident = Resident(dataset, device) if chosen == "gpu" else None
-    return Gathering(dataset, device, prefetch=prefetch, residency=chosen, resident=resident)
 
 
 class Gathering:
     """Gathers batches of a dataset's store, and sends them to a device.
 
+    residency: where rows are read from, by name.
+
     Args:
         device: where batches go next.
+        asked: the residency that is asked for; "auto" asks free memory.
         prefetch: batches that are gathered ahead.
-        residency: where rows are read from, by name.
-        resident: the rows on the device, where batches are gathered there.
+
+    Raises:
+        ValueError: there is no such residency, or the device holds no rows.
+        StoreError: the store is damaged, or another one by now.
     """
 
-    def __init__(
-        self,
-        dataset: MemmapDataset,
-        device: torch.device,
-        *,
-        prefetch: int,
-        residency: str,
-        resident: Resident | None = None,
-    ) -> None:
-        self.residency, self.resident = residency, resident
+    def __init__(self, dataset: MemmapDataset, device: torch.device, asked: str, *, prefetch: int) -> None:
+        if asked not in RESIDENCIES:
+            raise ValueError(f"residency is {asked!r}, expected one of {', '.join(map(repr, RESIDENCIES))}.")
+        if asked == "gpu" and device.type not in _HOLDS_ROWS:
+            raise ValueError("residency 'gpu' needs device='cuda'.")
+        if asked == "auto":
+            size_bytes = len(dataset) * dataset.manifest.row_bytes
+            asked = "cache" if size_bytes <= system.available_bytes() * _CACHE_SHARE else "disk"
+        self.residency, self._resident = asked, Resident(dataset, device) if asked == "gpu" else None
         self._dataset, self._device, self._prefetch = dataset, device, prefetch
         self.pool = BufferPool(keep=prefetch + 2, pinned=device if device.type == "cuda" else None)
         # memory that rows are read to from a disk; it stays from one epoch to the next
@@ -81,14 +71,15 @@ class Gathering:
 
     def _place(self, plan: EpochPlan) -> Place:
         """Return where the rows of an epoch are read from."""
-        if self.resident is not None:
-            return self.resident.place
-        store, manifest = self._dataset.opened_store, self._dataset.manifest
+        if self._resident is not None:
+            return self._resident.place
+        store, manifest = self._dataset._opened, self._dataset.manifest
         if store.remote is not None:
             return store.remote.place(plan)
         past_cache = self.residency == "disk"
-        if not past_cache and not is_cold(store.pixel_path(), store.file_bytes):
-            return store.in_memory(is_streamed=True)
+        is_small = store.file_bytes <= tuning().small_store_bytes
+        if not past_cache and (is_small or system.cached_share(store.pixel_path()) >= _WARM):
+            return store.in_memory()
         order = plan.order()
         # free memory is shared by all ranks of this host
         room = system.available_bytes() // ranks_here()
@@ -148,10 +139,10 @@ class Gathering:
 
     def begin(self, groups: list[Rows], place: Place) -> tuple[deque[Batch], Copies | None]:
         """Begin to bring a group of batches from a place to one leased buffer, and cut it; None: they are there."""
-        store = self._dataset.opened_store
+        store = self._dataset._opened
         rows = groups[0] if len(groups) == 1 else np.concatenate(groups)
-        table = None if self.resident is None else self.resident.table
-        batch, copies = store.begin(rows, place, self.pool.lease, table=table)
+        table = None if self._resident is None else self._resident.table
+        batch, copies = store.begin(rows, place, self.pool.lease, table)
         return deque(parted(batch, [len(g) for g in groups])), copies
 
     def clear(self) -> None:
@@ -177,13 +168,8 @@ def _finished(
         for start in steps.starts:
             batch = batches.popleft()
             item = finish.in_feeder(batch, start)
-            if copier is not None:
-                item = Unfinished(copier.send(item), start, batch.rows)
-            elif finish.is_left:
-                item = Unfinished(functools.partial(_same, item), start, batch.rows)
-            else:
-                item = finish.in_caller(item, start, batch.rows)
-            items.append(item)
+            item = Unfinished(item if copier is None else copier.send(item), start, batch.rows)
+            items.append(item if finish.is_left else finish.in_caller(item))
     except Exception:
         # a transform that raises does not take the batches before it along
         if items:
@@ -192,10 +178,6 @@ def _finished(
     # a generator that waits at its yield holds none of them
     del batch, item
     yield _emptied(items, steps.positions)
-
-
-def _same(item: object) -> object:
-    return item
 
 
 def _emptied(items: list[object], positions: list[int]) -> Group:

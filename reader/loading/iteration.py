@@ -60,7 +60,7 @@ class Iteration:
                 self._group = deque(self._next_group())
             item, position = self._group.popleft()
             if isinstance(item, Unfinished):
-                item = self._finish.in_caller(item.make(), item.start, item.rows)
+                item = self._finish.in_caller(item)
             self._progress.position, self._progress.is_over = position, self._plan.is_over(position)
             return item
         except StopIteration:

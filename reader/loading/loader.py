@@ -17,13 +17,11 @@ import torch
 from torch.utils.data import Dataset, Subset
 
 from reader.dataset.dataset import MemmapDataset
-from reader.dataset.indexing import own_method
 from reader.dataset.samples import Transform
 from reader.device.transfer import entered
 from reader.loading.finish import Finish
-from reader.loading.gathering import gathering_of
+from reader.loading.gathering import Gathering
 from reader.loading.iteration import Group, Iteration
-from reader.memory.residency import RESIDENCIES
 from reader.planning.epochs import Epochs
 from reader.planning.given_sampler import Item
 from reader.planning.orders import Orders, Weights
@@ -74,9 +72,8 @@ class MemmapLoader:
     threads at once.
 
     Raises:
-        ValueError: arguments that contradict each other or the dataset; rows without a label in a loop over tuples; a sampler of
-            torch that gives all ranks the same rows.
-        OrderError: there is no such rank, or nothing is left to it.
+        ValueError: arguments that contradict each other or the dataset; rows without a label in a loop over tuples;
+            there is no such rank, or nothing is left to it.
 
     Examples:
         >>> from pixpack import MemmapDataset
@@ -106,12 +103,10 @@ class MemmapLoader:
     ) -> None:
         self.dataset = _mapped(dataset)
         if as_tuple:
-            self.dataset.check_labels()
+            self.dataset._check_labels()
         self.transform = _of_batches(self.dataset, transform)
         if shuffle not in (False, True, "full", "block"):
             raise ValueError(f"shuffle is {shuffle!r}, expected False, True, 'full' or 'block'.")
-        if residency not in RESIDENCIES:
-            raise ValueError(f"residency is {residency!r}, expected one of {', '.join(map(repr, RESIDENCIES))}.")
         self.as_tuple, self.prefetch = as_tuple, _checked("prefetch", prefetch, 0, _MOST_AHEAD)
         self.device = _cuda_or_cpu(device)
         orders = Orders(self.dataset, shuffle, weights=weights, sampler=sampler, drop_last=drop_last, pad=pad)
@@ -121,9 +116,8 @@ class MemmapLoader:
             given=given_ranks(rank, world_size),
             seed=None if seed is None else integer("seed", seed),
         )
-        plan = self._epochs.plan
         self._threads = max(1, available_cpus() // ranks_here())
-        self._gathering = gathering_of(plan, self.device, residency, prefetch=self.prefetch)
+        self._gathering = Gathering(self.dataset, self.device, residency, prefetch=self.prefetch)
         self.residency = self._gathering.residency
         self._iterations = weakref.WeakSet[Iteration]()
 
@@ -149,7 +143,7 @@ class MemmapLoader:
         m, plan = self.dataset.manifest, self._epochs.plan
         up_to = "up to " if m.has_own_sizes else ""
         return (
-            f"MemmapLoader({plan.length} steps of {up_to}uint8[{self.batch_size}, {m.height}, {m.width}, {m.channels}]"
+            f"MemmapLoader({up_to}uint8[{self.batch_size}, {m.height}, {m.width}, {m.channels}]"
             f" on {self.device}, order {self.order}, seed {self.seed}, {plan.ranks}, residency {self.residency})"
         )
 
@@ -224,12 +218,6 @@ def _checked(name: str, value: int, least: int, most: int | None = None) -> int:
 
 def _mapped(dataset: object) -> MemmapDataset:
     """Return a MemmapDataset, also of the rows of torch's Subset, which random_split gives."""
-    for kind in (MemmapDataset, Subset):
-        if isinstance(dataset, kind) and (own := own_method(dataset, kind)) is not None:
-            raise ValueError(
-                f"{type(dataset).__name__} has its own {own}, which this loader does not call: give what it does as"
-                " transform=, or loop over torch's DataLoader."
-            )
     if isinstance(dataset, MemmapDataset):
         return dataset
     if isinstance(dataset, Subset):
@@ -239,7 +227,7 @@ def _mapped(dataset: object) -> MemmapDataset:
 
 def _of_batches(dataset: MemmapDataset, transform: Transform | None) -> Transform | None:
     """Return the transform that is given, else the dataset's; raises ValueError where it takes single images."""
-    if type(transform).__module__.startswith("torchvision.") or (dataset.changes_samples and not dataset.takes_batches):
+    if type(transform).__module__.startswith("torchvision.") or dataset._is_by_row:
         raise ValueError(
             "the transform takes single images, and this loader calls it with batches: give from_torchvision(transform), or loop"
             " over torch's DataLoader(MemmapDataset(..., transform=transform), num_workers=...)."

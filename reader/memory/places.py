@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 
 from reader.format.manifest import Manifest
-from reader.memory.spans import Bytes, Read, Spans, begin_copy, laid_out, reads_of
+from reader.memory.spans import Bytes, Read, Spans, begin_copy, reads_of
 from reader.memory.threads import Copies
 from reader.rows import Rows, Steps
 
@@ -40,23 +40,8 @@ class Remote(ByteReader, Protocol):
         """Return where the rows of a pass are read from, by its `EpochPlan`, which rests on this module."""
 
 
-class Located(NamedTuple):
-    """Spans in memory, uint8[n], and where each begins there, int64[B]. The memory stays while this is referenced."""
-
-    memory: Bytes
-    begins: Rows
-
-
 class Place:
     """Where the bytes of a file are."""
-
-    def locate(self, spans: Spans) -> Located | None:
-        """Return where spans are in memory; None: they have to be read.
-
-        Raises:
-            StoreError, OSError: they are on their way to memory, and cannot be read.
-        """
-        return None
 
     def bring(self, spans: Spans, places: Rows, memory: Memory) -> tuple[torch.Tensor, Copies | None]:
         """Begin to bring spans to their places in uint8[n], which is complete when the copies, if any, were waited for.
@@ -87,23 +72,14 @@ class Place:
 
 
 class InMemory(Place):
-    """A file that is mapped, or bytes of it that were copied to memory.
+    """A file that is mapped: uint8[n]."""
 
-    Args:
-        memory: uint8[n].
-        is_streamed: as of `begin_copy`.
-    """
-
-    def __init__(self, memory: Bytes, *, is_streamed: bool = False) -> None:
-        self._memory, self._is_streamed = memory, is_streamed
-
-    def locate(self, spans: Spans) -> Located:
-        """Return where spans are."""
-        return Located(self._memory, spans.begins)
+    def __init__(self, memory: Bytes) -> None:
+        self._memory = memory
 
     def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> Copies | None:
         """Begin to copy spans."""
-        return begin_copy(self._memory, spans, out, places, is_streamed=self._is_streamed)
+        return begin_copy(self._memory, spans, out, places)
 
 
 class InFile(Place):
@@ -115,14 +91,3 @@ class InFile(Place):
     def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> None:
         """Read spans."""
         self._file.read(out.numpy().data, reads_of(spans, places))
-
-
-def bytes_of(place: Place, spans: Spans, memory: Memory) -> Located:
-    """Return spans in memory: where they are, or read to memory, which gives uint8[size_bytes]; waits."""
-    located = place.locate(spans)
-    if located is None:
-        places, out = laid_out(spans.sizes), memory(int(spans.sizes.sum()))
-        if (copies := place.read(spans, out, places)) is not None:
-            copies.wait()
-        located = Located(out.numpy(), places)
-    return located

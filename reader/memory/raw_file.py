@@ -22,7 +22,7 @@ import numpy as np
 from reader.buffers import allocated
 from reader.compiled import span_reader
 from reader.format.errors import StoreError
-from reader.memory.spans import Bytes, Piece, Read, Runs, Spans, laid_out, merged
+from reader.memory.spans import Bytes, Piece, Read, Spans, laid_out, merged, pieces_of, runs_of
 from reader.memory.threads import Copies, kept, on_threads
 from reader.rows import Rows
 from reader.tuning import tuning
@@ -193,7 +193,7 @@ def begin_reads(file: RawFile, spans: Spans, memories: Sequence[Bytes]) -> Copie
     They go one after the other to memories, uint8[n], each of which has whole spans.
     """
     targets = Targets.of(spans, memories)
-    pieces = Runs.holding(spans, most_gap_bytes=GAP_BYTES).pieces(tuning().staged_read_bytes, file.align)
+    pieces = pieces_of(runs_of(spans, GAP_BYTES), tuning().staged_read_bytes, file.align)
     return on_threads("read", READERS, file.read_pieces, [(group, targets) for group in _tasks(pieces)])
 
 

@@ -16,9 +16,9 @@ from typing import TypeVar
 
 import torch
 
-from reader.memory.places import Located, Memory, Place
+from reader.memory.places import Memory, Place
 from reader.memory.raw_file import RawFile, begin_reads
-from reader.memory.spans import Bytes, Spans, copy, joined, laid_out
+from reader.memory.spans import Bytes, Spans, begin_copy, joined, laid_out
 from reader.memory.threads import Copies
 from reader.rows import Rows, Steps
 
@@ -79,14 +79,11 @@ class ReadAhead(Place):
         """Return the spans of the next step in the memory they were read into, or copied from there."""
         return (self._take(spans), None) if self._is_batch else super().bring(spans, places, memory)
 
-    def locate(self, spans: Spans) -> Located:
-        """Return where the spans of the next step were read to."""
-        return Located(self._take(spans).numpy(), laid_out(spans.sizes))
-
     def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> None:
         """Copy the spans of the next step to their places in out."""
-        located = self.locate(spans)
-        copy(located.memory, Spans(located.begins, spans.sizes), out, places)
+        memory = self._take(spans).numpy()
+        if (copies := begin_copy(memory, Spans(laid_out(spans.sizes), spans.sizes), out, places)) is not None:
+            copies.wait()
 
     def close(self) -> None:
         """End the reads; what they read is lost."""

@@ -54,60 +54,42 @@ class Layout(NamedTuple):
     places: Rows
 
 
-class Runs(NamedTuple):
-    """Runs of a file that are in memory one after the other: int64[R] each, sorted and apart.
+def runs_of(spans: Spans, most_gap_bytes: int = 0) -> Spans:
+    """Return the runs of a file that hold spans, in any order and some twice: sorted and apart.
 
-    starts, stops: the bytes of the file.
-    places: where the first byte of each is in memory.
-    size_bytes: of the memory.
+    most_gap_bytes: smaller gaps are read through, so that runs are fewer; no more in all than the spans have of bytes.
+
+    Example:
+        >>> runs = runs_of(Spans(np.array([9, 2, 3]), np.array([1, 1, 1])))
+        >>> runs.begins.tolist(), runs.ends.tolist()
+        ([2, 9], [4, 10])
     """
+    order = np.argsort(spans.begins, kind="stable")
+    begins, ends = spans.begins[order], np.maximum.accumulate(spans.ends[order])
+    gaps = begins[1:] - ends[:-1]
+    # the smallest first
+    smallest = np.argsort(gaps, kind="stable") if most_gap_bytes else np.arange(0)
+    is_bridged = gaps <= 0
+    read_through = np.cumsum(gaps[smallest].clip(0)) <= int(spans.sizes.sum())
+    is_bridged[smallest] |= read_through & (gaps[smallest] <= most_gap_bytes)
+    cuts = np.flatnonzero(~is_bridged) + 1
+    starts, stops = begins[np.append(0, cuts)[: len(begins)]], ends[np.append(cuts, len(ends))[: len(ends)] - 1]
+    return Spans(starts, stops - starts)
 
-    starts: Rows
-    stops: Rows
-    places: Rows
-    size_bytes: int
 
-    @classmethod
-    def holding(cls, spans: Spans, *, most_gap_bytes: int = 0) -> Runs:
-        """Return the runs that hold spans, in any order and some twice.
+def pieces_of(runs: Spans, most: int, align: int = 1) -> list[Piece]:
+    """Cut runs into pieces of the file, in its order, none of more bytes with the rest of the blocks that it is in.
 
-        most_gap_bytes: smaller gaps are read through, so that runs are fewer; no more in all than the spans have of bytes.
-
-        Example:
-            >>> runs = Runs.holding(Spans(np.array([9, 2, 3]), np.array([1, 1, 1])))
-            >>> runs.starts.tolist(), runs.stops.tolist(), runs.places.tolist()
-            ([2, 9], [4, 10], [0, 2])
-        """
-        order = np.argsort(spans.begins, kind="stable")
-        begins, ends = spans.begins[order], np.maximum.accumulate(spans.ends[order])
-        gaps = begins[1:] - ends[:-1]
-        # the smallest first
-        smallest = np.argsort(gaps, kind="stable") if most_gap_bytes else np.arange(0)
-        is_bridged = gaps <= 0
-        read_through = np.cumsum(gaps[smallest].clip(0)) <= int(spans.sizes.sum())
-        is_bridged[smallest] |= read_through & (gaps[smallest] <= most_gap_bytes)
-        cuts = np.flatnonzero(~is_bridged) + 1
-        starts, stops = begins[np.append(0, cuts)[: len(begins)]], ends[np.append(cuts, len(ends))[: len(ends)] - 1]
-        return cls(starts, stops, laid_out(stops - starts), int((stops - starts).sum()))
-
-    @property
-    def spans(self) -> Spans:
-        """The bytes of each."""
-        return Spans(self.starts, self.stops - self.starts)
-
-    def pieces(self, most: int, align: int = 1) -> list[Piece]:
-        """Cut the runs into pieces of the file, in its order, none of more bytes with the rest of the blocks that it is in.
-
-        align: the bytes of a block, of which `most` is a multiple.
-        """
-        pieces: list[Piece] = []
-        for start, stop in zip(self.starts.tolist(), self.stops.tolist(), strict=True):
-            first = start
-            while first < stop:
-                last = min(stop, first - first % align + most)
-                pieces.append((first, last - first))
-                first = last
-        return pieces
+    align: the bytes of a block, of which `most` is a multiple.
+    """
+    pieces: list[Piece] = []
+    for start, stop in zip(runs.begins.tolist(), runs.ends.tolist(), strict=True):
+        first = start
+        while first < stop:
+            last = min(stop, first - first % align + most)
+            pieces.append((first, last - first))
+            first = last
+    return pieces
 
 
 def equal_spans(rows: Rows, row_bytes: int) -> tuple[Spans, Rows]:
@@ -147,9 +129,7 @@ def merged(spans: Spans, places: Rows) -> tuple[Spans, Rows]:
     return Spans(spans.begins[firsts], counts), places[firsts]
 
 
-def begin_copy(
-    source: Bytes, spans: Spans, out: torch.Tensor, places: Rows, *, is_streamed: bool = False
-) -> Copies | None:
+def begin_copy(source: Bytes, spans: Spans, out: torch.Tensor, places: Rows) -> Copies | None:
     """Begin to copy spans to their places in out, on as many threads as torch uses; None: they are copied already.
 
     The threads hold source and out until they are done, also where nobody waits.
@@ -158,24 +138,17 @@ def begin_copy(
         source: uint8[n].
         out: uint8[n], contiguous; complete when what is returned was waited for.
         places: int64[B], where each begins in out.
-        is_streamed: large batches are written past the caches; memory that was written before, such as a pool's, gains by that.
     """
     sizes, threads, into, copier = tuning(), torch.get_num_threads(), out.numpy(), span_copier() or _copy
     size_bytes = int(spans.sizes.sum())
     count = min(_PIECES * threads, size_bytes // sizes.copy_thread_bytes)
-    past_caches = is_streamed and size_bytes >= sizes.streamed_batch_bytes
+    past_caches = size_bytes >= sizes.streamed_batch_bytes
     if count < 1:
         # as they are: to cut a batch of small rows takes three times as long as to copy it
         copier(source, *spans, places, into, past_caches)
         return None
     pieces = _pieces(spans, places, count, sizes.memcpy_bytes)
     return on_threads("copy", threads, copier, [(source, *piece, into, past_caches) for piece in pieces])
-
-
-def copy(source: Bytes, spans: Spans, out: torch.Tensor, places: Rows) -> None:
-    """Copy spans of source as `begin_copy` does, and wait."""
-    if (copies := begin_copy(source, spans, out, places)) is not None:
-        copies.wait()
 
 
 def _pieces(spans: Spans, places: Rows, count: int, most_bytes: int) -> Iterator[tuple[Rows, Rows, Rows]]:

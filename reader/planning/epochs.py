@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -46,8 +46,7 @@ class Epochs:
             must agree.
 
     Raises:
-        OrderError: there is no such rank, or nothing is left to it.
-        ValueError: a sampler would give every rank the same rows.
+        ValueError: there is no such rank, or nothing is left to it.
     """
 
     def __init__(self, orders: Orders, batch_size: int, *, given: Ranks | None, seed: int | None) -> None:
@@ -69,8 +68,6 @@ class Epochs:
     def _at(self, epoch: int, position: int = 0, *, must_know: bool = False) -> EpochPlan:
         """Plan an epoch, or its rest behind a position, for the ranks that are known by now; begins nothing."""
         ranks = ranks_now(self._given, must_know=must_know)
-        if self.orders.sampler is not None and ranks.world_size > 1:
-            self.orders.sampler.check_ranks()
         cut = self.orders.cut(self._batch_size, ranks.rank, ranks.world_size)
         kind = EpochPlan if self.orders.sampler is None else SampledPlan
         return kind(self.orders, cut, self.seed, epoch, position)
@@ -95,7 +92,7 @@ class Epochs:
         plan = self._at(epoch)
         if not 0 <= step < plan.steps_left(0):
             raise IndexError(f"step is {step}, expected 0 to {plan.steps_left(0) - 1}.")
-        return plan.at(plan.cut.step(0).after * step)
+        return replace(plan, position=plan.cut.step(0).after * step)
 
     def begin(self) -> EpochPlan:
         """Begin a pass where `next` says, or a sampler that was set to another epoch; the one after it is the next epoch's."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +12,7 @@ import torch
 
 from reader.dataset.dataset import MemmapDataset
 from reader.format.manifest import PAGE_BYTES, Manifest
-from reader.order import (
-    BlockOrder,
-    Cut,
-    Draws,
-    Order,
-    Permutation,
-    Sequential,
-)
+from reader.order import BlockOrder, Cut, Order, drawn, permuted
 from reader.planning.given_sampler import GivenSampler, Item
 from reader.tuning import tuning
 
@@ -40,8 +32,7 @@ class Orders:
         drop_last, pad: see `Cut`.
 
     Raises:
-        ValueError: arguments ask for two orders at once, contradict each other.
-        OrderError: a number is out of its range.
+        ValueError: arguments ask for two orders at once, or contradict each other.
     """
 
     def __init__(
@@ -72,7 +63,7 @@ class Orders:
         """Return how an epoch is cut into steps of these ranks.
 
         Raises:
-            OrderError: there is no such rank, or drop_last leaves it nothing.
+            ValueError: there is no such rank, or drop_last leaves it nothing.
         """
         # a sampler may give more rows than there are, or fewer
         drop_last = self.drop_last and self.sampler is None
@@ -82,30 +73,22 @@ class Orders:
     def fingerprint(self) -> int:
         """A number that differs if the same positions would be other rows."""
         number = int(self.dataset.manifest.digest.removeprefix("sha256:")[:12], 16)
-        for array in self._decides():
-            number ^= zlib.crc32(array.tobytes())
+        for decides in (self.dataset._rows, self._cumulative):
+            if decides is not None:
+                number ^= zlib.crc32(decides.tobytes())
         return number
-
-    def _decides(self) -> Iterator[npt.NDArray[Any]]:
-        """Yield what decides the order."""
-        if not self.dataset.has_all_rows:
-            yield self.dataset.store_rows(np.arange(len(self.dataset)))
-        if self._cumulative is not None:
-            yield self._cumulative
 
     def of(self, epoch: int, seed: int) -> Order:
         """Return the order of an epoch."""
-        count = len(self.dataset)
-        if self.name == "sampler":
-            return Order(count)
-        if self._cumulative is not None:
-            return Draws(count, self._cumulative, seed, epoch)
-        if self.name == "full":
-            return Permutation(count, seed, epoch)
+        count, fixed = len(self.dataset), {"seed": seed, "epoch": epoch}
         if self.name == "block":
-            rows = block_rows(self.dataset.manifest)
-            return BlockOrder(count, rows, tuning().shuffle_window_blocks, seed=seed, epoch=epoch)
-        return Sequential(count)
+            return BlockOrder(count, block_rows(self.dataset.manifest), tuning().shuffle_window_blocks, **fixed)
+        if self.name == "full":
+            return Order(count, functools.partial(permuted, count, **fixed))
+        if self._cumulative is not None:
+            return Order(count, functools.partial(drawn, self._cumulative, **fixed))
+        # a sampler's is not known before it gives it
+        return Order(count, np.arange)
 
 
 def _cumulative(weights: Weights, count: int) -> npt.NDArray[np.float64]:
@@ -135,6 +118,6 @@ def window_bytes(manifest: Manifest) -> int:
 def _shuffled(dataset: MemmapDataset, shuffle: bool | str) -> str:
     """Return the name of the order that shuffle= asks for. True chooses by the store alone, so that all ranks choose the same."""
     if shuffle is True:
-        is_full = dataset.remote is None and dataset.manifest.pixel_bytes <= _FULL_BYTES
+        is_full = dataset._opened.remote is None and dataset.manifest.pixel_bytes <= _FULL_BYTES
         return "full" if is_full else "block"
     return shuffle or "sequential"

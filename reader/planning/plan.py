@@ -5,9 +5,7 @@ Reads nothing of the store.
 
 from __future__ import annotations
 
-import functools
 import itertools
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
@@ -59,24 +57,6 @@ class EpochPlan:
         """The rank and the world size."""
         return Ranks(self.cut.rank, self.cut.world_size)
 
-    @functools.cached_property
-    def first_cut(self) -> Cut:
-        """The cut of rank 0, which has the last step even where only some ranks do."""
-        return replace(self.cut, rank=0)
-
-    @property
-    def length(self) -> int | str:
-        """The steps of the whole epoch; "some" where a sampler has no length."""
-        return self.steps_left(0)
-
-    def at(self, position: int) -> EpochPlan:
-        """Return the plan of a pass over this epoch from another position on."""
-        return replace(self, position=position)
-
-    def next(self) -> EpochPlan:
-        """Return the epoch after this one, all else alike."""
-        return replace(self, number=self.number + 1, position=0)
-
     def order(self) -> Order:
         """Return the order of the epoch; each thread takes one of its own."""
         return self.orders.of(self.number, self.seed)
@@ -98,7 +78,7 @@ class EpochPlan:
         dataset, batches = self.dataset, self.batches(items)
         group = max(1, min(self._most_batches, group_bytes // max(1, dataset.manifest.row_bytes * self.cut.batch_size)))
         while taken := list(itertools.islice(batches, group)):
-            rows = [dataset.store_rows(batch.positions) for batch in taken]
+            rows = [dataset._store_rows(batch.positions) for batch in taken]
             yield Steps(rows, [batch.start for batch in taken], [batch.after for batch in taken])
 
     def steps_left(self, position: int) -> int:
@@ -111,7 +91,8 @@ class EpochPlan:
 
     def is_over(self, position: int) -> bool:
         """Say whether no rank has anything behind a position, so that all ranks have the same state."""
-        return not self.first_cut.steps(position)
+        # rank 0 has the last step even where only some ranks do
+        return not replace(self.cut, rank=0).steps(position)
 
 
 @dataclass(frozen=True)
@@ -126,30 +107,40 @@ class SampledPlan(EpochPlan):
         assert self.orders.sampler is not None
         return self.orders.sampler
 
-    @property
-    def length(self) -> int | str:
-        """The steps of the whole epoch; "some" where the sampler has no length."""
-        return self.steps_left(0) if self.sampler.has_length else "some"
-
     def items(self) -> Iterator[Item]:
         """Begin an epoch of the sampler: torch's draw their seed at the first item, here and not later."""
         return self.sampler.items()
 
     def batches(self, items: Iterator[Item]) -> Iterator[PlannedBatch]:
-        """Follow the sampler; a resumed epoch skips the rows that were taken, since only the sampler knows its order."""
-        size, count = self.cut.batch_size, self.sampler.count() if self.sampler.has_length else math.inf
+        """Follow the sampler, a batch behind it: of the last one the state is that of the next epoch."""
+        waiting: list[PlannedBatch] = []
+        try:
+            for rows, taken in self._sampled(items):
+                yield from waiting
+                waiting.clear()
+                # positions in one order of all ranks, each takes as many: two ranks that get one row draw differently for it
+                start = (taken - len(rows)) * self.cut.world_size + self.cut.rank * len(rows)
+                waiting = [PlannedBatch(self.dataset._positions(rows), start, taken * self.cut.world_size)]
+        except Exception:
+            # it comes behind the batches before it
+            yield from waiting
+            raise
+        for batch in waiting:
+            yield batch._replace(after=_END)
+
+    def _sampled(self, items: Iterator[Item]) -> Iterator[tuple[list[int], int]]:
+        """Yield the rows of each batch, and how many were taken by then; skips those that a resumed epoch has taken."""
         # each rank skips its share; where they do not divide, some rows come again, and none is left out
         taken, skipped, rows = 0, self.position // self.cut.world_size, list[int]()
-        for number, item in enumerate(items, start=1):
+        for item in items:
             further, is_batch = sampled_rows(item)
             rows += further[max(0, skipped - taken) :]
             taken += len(further)
-            if rows and (is_batch or len(rows) == size):
-                least = size if self.orders.drop_last and not is_batch else 1
-                yield self._batch(rows, taken, is_last=count - number < least)
+            if rows and (is_batch or len(rows) == self.cut.batch_size):
+                yield rows, taken
                 rows = []
         if rows and not self.orders.drop_last:
-            yield self._batch(rows, taken, is_last=True)
+            yield rows, taken
 
     def steps_left(self, position: int) -> int:
         """Return all steps.
@@ -157,16 +148,11 @@ class SampledPlan(EpochPlan):
         Raises:
             TypeError: the sampler has no length.
         """
-        count, size = self.sampler.count(), self.cut.batch_size
-        if self.sampler.gives_batches():
+        count, size = len(self.sampler), self.cut.batch_size
+        if self.sampler.gives_batches:
             return count
         return count // size if self.orders.drop_last else -(-count // size)
 
     def is_over(self, position: int) -> bool:
         """Say whether a position is behind the sampler's last batch."""
         return position == _END
-
-    def _batch(self, rows: list[int], taken: int, *, is_last: bool) -> PlannedBatch:
-        # positions in one order of all ranks, of which each takes as many: two ranks that get one row draw differently for it
-        start = (taken - len(rows)) * self.cut.world_size + self.cut.rank * len(rows)
-        return PlannedBatch(self.dataset.positions(rows), start, _END if is_last else taken * self.cut.world_size)

@@ -201,7 +201,7 @@ class RemoteAhead(InFile):
 
     def __init__(self, plan: EpochPlan, remote: RemoteStore) -> None:
         super().__init__(remote)
-        self._store, self._remote = plan.dataset.opened_store, remote
+        self._store, self._remote = plan.dataset._opened, remote
         self._most_bytes = _AHEAD_BYTES
         if remote.limit is not None:
             need = 2 * window_bytes(plan.dataset.manifest)

@@ -18,7 +18,7 @@ import pytest
 import torch
 from children import Child
 from conftest import make_tree
-from torch.utils.data import ConcatDataset, DataLoader, Subset, WeightedRandomSampler, _utils, random_split
+from torch.utils.data import ConcatDataset, DataLoader, Subset, WeightedRandomSampler, random_split
 
 from packer import pack
 from reader import (
@@ -45,11 +45,11 @@ def train(shared_store: Path) -> MemmapDataset:
         (90, "row 90 is out of range: .* has 90 rows"),
         (-91, "row -91 is out of range"),
         ([0, 90], "row 90 is out of range"),
-        ([[1]], r"rows are int64\[1, 1\], expected a list of integers"),
-        ([0.5], r"rows are float64\[1\], expected a list of integers"),
-        ([True, False], r"the mask has the shape \[2\], expected \[90\]"),
-        ([[1], [2, 3]], "rows are a list of lists, expected a list of integers"),
-        ("7", "the index is '7', expected an integer, a slice, a list of rows or a mask"),
+        ([[1]], r"the index is \[\[1\]\], expected an integer, a slice, a list of rows or a mask of 90 rows"),
+        ([0.5], r"the index is \[0.5\], expected an integer"),
+        ([True, False], r"the index is \[True, False\], expected an integer"),
+        ("7", "the index is '7', expected an integer"),
+        *((index, r"row \d+ is out of range") for index in (2**63, [2**63], np.array([2**64 - 1], np.uint64))),
     ],
 )
 def test_wrong_rows_are_refused(train: MemmapDataset, index: Any, text: str) -> None:
@@ -82,7 +82,7 @@ def test_a_subset_keeps_store_rows(train: MemmapDataset) -> None:
     assert train.subset(slice(10, 20))[:].pixels.data_ptr() == train.store.pixels[10:].data_ptr()
     assert len(train.subset(np.array(train.targets) == 1)) == 30
     assert train.subset(slice(None, None, -1)).targets == train.targets[::-1]
-    with pytest.raises(ValueError, match="target_transform needs as_tuple=True"):
+    with pytest.raises(ValueError, match="as_pil and target_transform need as_tuple=True"):
         MemmapDataset(train.path, target_transform=int, as_tuple=False)
 
 
@@ -132,9 +132,9 @@ def test_split_is_disjoint_complete_and_repeatable(train: MemmapDataset, stratif
 
 
 def test_wrong_splits_are_refused(train: MemmapDataset) -> None:
-    for fraction in (0, 1, 1.5, float("nan"), "half"):
+    for fraction in (0, 1, 1.5, float("nan")):
         with pytest.raises(ValueError, match=f"fraction is {fraction!r}, expected a number between 0 and 1"):
-            train.split(fraction)  # type: ignore[arg-type]
+            train.split(fraction)
     for stratify in (False, True):
         assert [len(part) for part in train.subset([]).split(0.5, stratify=stratify)] == [0, 0]
 
@@ -156,28 +156,12 @@ def test_it_pickles_to_a_path(train: MemmapDataset) -> None:
     assert part[:].rows.tolist() == [5, 3]
 
 
-def test_a_pickle_of_a_replaced_store_is_refused(store: Path, golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import multiprocessing
-    import shutil
-
+def test_a_pickle_of_a_replaced_store_is_refused(store: Path, golden: Path) -> None:
     data = pickle.dumps(MemmapDataset(store, as_tuple=False))
-    part = pickle.dumps(MemmapDataset(store, as_tuple=False).subset([0, 1, 2]))
     shutil.rmtree(store)
     shutil.copytree(golden, store)
     with pytest.raises(StoreError, match="was packed again since this dataset was pickled"):
         pickle.loads(data)
-    # a spawned worker takes over what its parent sent, and says it at the first batch
-    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
-    taken = pickle.loads(part)
-    for use in (
-        lambda: taken[0],
-        lambda: taken[[1]],
-        lambda: taken[:2],
-        lambda: taken.__getitems__([2]),
-        taken.check_files,
-    ):
-        with pytest.raises(StoreError, match="was packed again since this dataset was pickled"):
-            use()
 
 
 @pytest.fixture
@@ -315,32 +299,10 @@ def _cut(pipe: Connection, store: Path, start: str, when: str) -> None:
         pipe.send(str(e))
 
 
-@pytest.mark.parametrize("start, when", [("fork", "before"), ("fork", "during"), ("forkserver", "before")])
+@pytest.mark.parametrize("start, when", [("fork", "before"), ("fork", "during")])
 def test_workers_name_a_store_that_is_cut_short_under_them(store: Path, start: str, when: str) -> None:
     seen = r"pixels\.memmap ((has|is) 5,?000 bytes|ends at byte \d+: it was cut short)"
     assert re.search(seen, Child(_cut, store, start, when).received())
-
-
-def _cut_between(pipe: Connection, store: Path, names: list[str]) -> None:
-    """Read with workers a store of which one file at a time is cut short; sends what they say.
-
-    In a process of its own, which forks quickly and which SIGBUS may end. The look before a batch is taken out, so that what the
-    reads themselves say is seen.
-    """
-    _utils.MP_STATUS_CHECK_INTERVAL = 0.1  # torch waits that long for a worker that failed
-    copy = store.with_name("copy")
-    for name in names:
-        for transform in (None, lambda row: row.targets):
-            shutil.rmtree(copy, ignore_errors=True)
-            shutil.copytree(store, copy)
-            data = MemmapDataset(copy, transform=transform, as_tuple=transform is None)
-            data.opened_store.check_files = lambda: None  # type: ignore[method-assign]
-            os.truncate(data.path / f"_tensordict/{name}.memmap", 3)
-            try:
-                next(iter(DataLoader(data, batch_size=24, num_workers=1, multiprocessing_context="fork")))
-                pipe.send("a batch")
-            except StoreError as e:
-                pipe.send(str(e))
 
 
 @pytest.mark.parametrize(
@@ -350,29 +312,23 @@ def _cut_between(pipe: Connection, store: Path, names: list[str]) -> None:
         ({"fit": "none"}, ["pixels", "targets", "offsets", "shapes"]),
     ],
 )
-def test_a_file_cut_short_in_the_middle_of_a_batch_is_named_by_a_worker(
+def test_a_store_cut_short_is_named_by_every_gather(
     options: dict[str, Any], names: list[str], images: Path, tmp_path: Path
 ) -> None:
-    lines = [f"{path.relative_to(images)},{path.parent.name},0.5" for path in sorted(images.rglob("*.jpg"))]
-    (images / "list.csv").write_text("\n".join(["path,label,weight", *lines]))
-    pack(images / "list.csv", tmp_path / "out", workers=1, **options)
-    reading = Child(_cut_between, tmp_path / "out", names)
-    for name in [name for name in names for _ in range(2)]:
-        assert f"_tensordict/{name}.memmap ends at byte 3: it was cut short while it was read" in reading.received()
-
-
-def test_a_store_cut_short_is_named_by_every_gather(store: Path) -> None:
-    data = MemmapDataset(store, as_tuple=False)
-    os.truncate(store / "_tensordict" / "targets.memmap", 8)
-    for gather in (
-        lambda: data[[1, 2]],
-        lambda: data.__getitems__([3]),
-        lambda: next(iter(MemmapLoader(data, 8, as_tuple=False))),
-    ):
-        with pytest.raises(
-            StoreError, match=r"targets\.memmap has 8 bytes, it had 720 when it was opened\. Copy the store"
+    pack(images, tmp_path / "out", workers=1, **options)
+    for name in names:
+        store = Path(shutil.copytree(tmp_path / "out", tmp_path / name))
+        data = MemmapDataset(store, as_tuple=False)
+        os.truncate(store / f"_tensordict/{name}.memmap", 3)
+        for gather in (
+            lambda data=data: data[1],
+            lambda data=data: data[[1, 2]],
+            lambda data=data: data.__getitems__([3]),
+            lambda data=data: next(iter(DataLoader(data, 24, num_workers=1, multiprocessing_context="fork"))),
+            lambda data=data: next(iter(MemmapLoader(data, 8, as_tuple=False))),
         ):
-            gather()
+            with pytest.raises(StoreError, match=rf"{name}\.memmap has 3 bytes, it had \d+ when it was opened\. Copy"):
+                gather()
 
 
 @pytest.mark.parametrize("as_tuple", [False, True])
@@ -418,12 +374,6 @@ def test_an_error_of_a_transform_names_its_row(shared_store: Path, read: Any) ->
     with pytest.raises(ValueError, match="no") as caught:
         read(data)
     assert caught.value.__notes__ == [f"The transform failed on these rows of {data.path}: [7]"]
-
-
-@pytest.mark.parametrize("index", [2**63, [2**63], np.array([2**64 - 1], np.uint64)])
-def test_a_row_beyond_int64_is_out_of_range(train: MemmapDataset, index: Any) -> None:
-    with pytest.raises(IndexError, match=r"row \d+ is out of range"):
-        train[index]
 
 
 def test_a_source_is_never_that_of_another_store(tmp_path: Path, store: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import errno
 import os
 import pickle
@@ -165,7 +164,7 @@ def test_a_callable_of_length_0_is_called(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"as_pil": True, "as_tuple": False}, "as_pil needs as_tuple=True"),
+        ({"as_pil": True, "as_tuple": False}, "as_pil and target_transform need as_tuple=True"),
     ],
 )
 def test_arguments_that_contradict_each_other_are_refused(folder: Path, options: dict[str, Any], text: str) -> None:
@@ -209,22 +208,6 @@ def test_as_pil_knows_gray_and_transparent_images(folder: Path, tmp_path: Path, 
     pixels = MemmapDataset(tmp_path / "out")[3][0]
     assert image.mode == mode
     assert np.array_equal(np.asarray(image).reshape(32, 32, -1), pixels.movedim(0, -1))
-
-
-def test_as_pil_without_pillow_is_one_sentence_and_tensors_need_none(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = builtins.__import__
-
-    def without(name: str, *rest: Any, **named: Any) -> Any:
-        if name.partition(".")[0] == "PIL":
-            raise ImportError("No module named 'PIL'")
-        return original(name, *rest, **named)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match="as_pil=True needs Pillow: pip install pillow"):
-        MemmapDataset(folder / "out", as_pil=True)
-    assert MemmapDataset(folder / "out")[0][0].shape == (3, 32, 32)
 
 
 def test_a_split_is_one_of_the_stores_in_a_folder(folder: Path, tmp_path: Path) -> None:

@@ -152,8 +152,8 @@ def wrong_on_changing_streams(train: MemmapDataset, residency: str) -> int:
 @pytest.mark.cuda
 def test_a_store_outlives_its_loader_until_the_stream_of_the_loop_has_read_it(train: MemmapDataset) -> None:
     loader, stream = MemmapLoader(train, 30, device="cuda", residency="gpu", as_tuple=False), torch.cuda.Stream()
-    assert loader._gathering.resident is not None
-    size_bytes = loader._gathering.resident.place.memory.nbytes
+    assert loader._gathering._resident is not None
+    size_bytes = loader._gathering._resident.place.memory.nbytes
     with torch.cuda.stream(stream):
         torch.cuda._sleep(10 * _CYCLES)
         taken = [batch.pixels for batch in loader]
@@ -280,7 +280,7 @@ def test_a_damaged_row_of_images_on_the_device_is_named(own_store: Path, tmp_pat
     offsets = np.memmap(tmp_path / "own/_tensordict/offsets.memmap", np.int64, "r+")
     offsets[4] = 1 << 40
     offsets.flush()
-    with pytest.raises(StoreError, match="row 4 is not within the pixels: the store is damaged"):
+    with pytest.raises(StoreError, match="row 4: it is not within the pixels. The store is damaged"):
         list(
             MemmapLoader(
                 MemmapDataset(tmp_path / "own", as_tuple=False), 8, device=device, residency="gpu", as_tuple=False

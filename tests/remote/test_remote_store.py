@@ -247,7 +247,7 @@ def test_programs_share_a_small_cache_whichever_of_them_are_killed(
 def test_a_fetcher_that_was_killed_is_one_error_and_the_next_read_has_another(
     remote: MemmapDataset, many_blocks: Path
 ) -> None:
-    store: Any = remote.remote
+    store: Any = remote._opened.remote
     store._process.kill()
     store._process.wait()
     with pytest.raises(StoreError, match="was killed. Read again: a new one is started"):
@@ -258,7 +258,7 @@ def test_a_fetcher_that_was_killed_is_one_error_and_the_next_read_has_another(
 def test_a_fetcher_ends_with_its_process(range_server: RangeServer, tmp_path: Path) -> None:
     program = (
         "import sys, os; from reader import MemmapDataset\n"
-        "d = MemmapDataset(sys.argv[1], cache=sys.argv[2]); d[0]; print(d.remote._process.pid, flush=True)\n"
+        "d = MemmapDataset(sys.argv[1], cache=sys.argv[2]); d[0]; print(d._opened.remote._process.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)"
     )
     words = [sys.executable, "-c", program, range_server.url, str(tmp_path)]

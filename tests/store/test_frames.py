@@ -23,7 +23,6 @@ from reader.buffers import BufferPool
 from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
 from reader.format.manifest import PAGE_BYTES, PIXELS
-from reader.memory import row_table
 
 
 @pytest.fixture(params=[way for way in WAYS if way != "rgba"])
@@ -42,24 +41,17 @@ def copy(equal: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(equal, tmp_path / "out"))
 
 
-def refuse_scratch(size_bytes: int) -> Any:
-    raise AssertionError(f"{size_bytes} bytes of frames were read by a thread that decodes")
-
-
-def test_frames_that_are_in_memory_are_decoded_where_they_are(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_that_are_in_memory_are_decoded(packed: Path) -> None:
     data = MemmapDataset(packed)
     with MemmapLoader(data, 4, shuffle="full", seed=0, residency="cache") as loader:
         rows = [list(loader.rows(0, step)) for step in range(len(loader))]
         expected = [[data[number][0] for number in numbers] for numbers in rows]
-        monkeypatch.setattr(row_table, "_scratch", refuse_scratch)
         for wanted, (images, _) in zip(expected, loader, strict=True):
             assert all(map(torch.equal, images, wanted))
 
 
 @pytest.mark.parametrize("shuffle", [False, "full", "block"])
-def test_frames_on_the_disk_are_read_ahead_and_decoded_where_they_were_read(
-    packed: Path, shuffle: Any, tune: Tune, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frames_on_the_disk_are_read_ahead_and_decoded(packed: Path, shuffle: Any, tune: Tune) -> None:
     data = MemmapDataset(packed)
     # several windows and chunks
     tune(
@@ -70,7 +62,6 @@ def test_frames_on_the_disk_are_read_ahead_and_decoded_where_they_were_read(
     )
     with MemmapLoader(data, 5, shuffle=shuffle, seed=0, residency="disk") as loader:
         images = [data[number][0] for number in range(len(data))]
-        monkeypatch.setattr(row_table, "_scratch", refuse_scratch)
         for epoch in range(2):
             for step, (found, _) in enumerate(loader):
                 assert all(map(torch.equal, found, [images[n] for n in list(loader.rows(epoch, step))]))
@@ -97,9 +88,7 @@ def test_a_loader_that_is_closed_keeps_no_frames(equal: Path, monkeypatch: pytes
 def test_what_would_look_at_the_file_says_that_it_needs_a_raw_store(
     equal: Path,
 ) -> None:
-    sentence = (
-        "its rows are compressed: read them by MemmapDataset, or make a raw store: pack subset OUT RAW --no-compress"
-    )
+    sentence = "its rows are compressed: read them by MemmapDataset, or pack a raw store, without --compress"
     with pytest.raises(StoreError, match=sentence):
         MemmapDataset(equal).numpy()
     with pytest.raises(StoreError, match=sentence):

@@ -46,7 +46,6 @@ from reader import (
     RandomRotation,
     ResizeCenterCrop,
     StoreError,
-    open_store,
 )
 from reader.epoch import stamped
 from reader.format.blocks import read_blocks
@@ -76,7 +75,8 @@ def own(ragged_store: Path, tmp_path: Path) -> Path:
 
 
 def test_the_golden_store_of_own_sizes_loads_forever() -> None:
-    head, store = open_store(GOLDEN)
+    data = MemmapDataset(GOLDEN)
+    head, store = data.manifest, data.store
     assert (head.rows, head.height, head.width, head.channels) == (3, 4, 5, 3)
     assert [image.shape for image in store.images] == [(3, 2, 3), (3, 4, 1), (3, 1, 5)]
     for r in range(3):
@@ -115,7 +115,7 @@ def test_the_meta_json_of_own_sizes_is_what_tensordict_writes(tmp_path: Path, ki
 
 
 def test_a_store_of_own_sizes_opens_without_our_reader(ragged_store: Path) -> None:
-    _, store = open_store(ragged_store)
+    store = MemmapDataset(ragged_store).store
     plain = RaggedBatch.load_memmap(ragged_store)
     bare = TensorDict.load_memmap(ragged_store / "_tensordict")
     assert torch.equal(plain.pixels, store.pixels)
@@ -129,7 +129,7 @@ def test_a_row_that_leads_out_of_the_pixels_is_refused(own: Path) -> None:
     offsets.flush()
     data = MemmapDataset(own, as_tuple=False)
     for row in (4, 5):
-        sentence = f"row {row} is not within the pixels: the store is damaged"
+        sentence = f"row {row}: it is not within the pixels"
         for index in (row, [0, row], slice(row, row + 1)):
             with pytest.raises(StoreError, match=sentence):
                 data[index]

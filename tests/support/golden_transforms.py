@@ -278,7 +278,7 @@ OTHERS = {
         "MemmapDataset",
         "MemmapLoader",
     ),
-    *("RASampler", "RaggedBatch", "StoreError", "compare", "concat", "open_store", "to_device"),
+    *("RASampler", "RaggedBatch", "StoreError", "compare", "to_device"),
 }
 # those that transforms of torchvision's are called with
 OF_CONVERTED = {name: KINDS[name] for name in ("rgb", "own boxes")}
