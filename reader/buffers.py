@@ -17,9 +17,6 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import get_worker_info
 
-from reader.format.errors import PinnedMemoryError
-from reader.format.filesystem import size_text
-
 # A row is copied by one memcpy, which is a third faster into memory that begins at a cache line; numpy's begins 16 bytes off.
 # Reads past the page cache need memory that is aligned to a block of the disk.
 _ALIGNMENT_BYTES = 4096
@@ -57,7 +54,7 @@ class BufferPool:
         """Return uint8[size_bytes] of undefined content, the caller's until no view of it is left.
 
         Raises:
-            PinnedMemoryError: it was to be pinned, and cannot be.
+            RuntimeError: it was to be pinned, and cannot be.
         """
         # 4 to 8 times a power of two
         step = 1 << max(0, max(1, size_bytes - 1).bit_length() - 3)
@@ -123,13 +120,6 @@ def own_memory(size_bytes: int) -> torch.Tensor:
 
 
 def _pinned(size_bytes: int, device: torch.device) -> torch.Tensor:
-    try:
-        # the guard of the device: in a new thread device 0 is current, and would get a context
-        with torch.cuda.device(device):
-            return torch.empty(size_bytes, dtype=torch.uint8, device="cpu", pin_memory=True)
-    except RuntimeError as e:
-        reason = str(e).partition("\n")[0]
-        raise PinnedMemoryError(
-            f"{size_text(size_bytes)} of pinned memory for batches cannot be had: {reason}."
-            " Use a smaller batch_size or prefetch, or free memory."
-        ) from e
+    # the guard of the device: in a new thread device 0 is current, and would get a context
+    with torch.cuda.device(device):
+        return torch.empty(size_bytes, dtype=torch.uint8, device="cpu", pin_memory=True)

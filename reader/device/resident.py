@@ -56,7 +56,7 @@ class OnDevice(Place):
         CUDA copies the bytes of 128 of them by one kernel, with no index of bytes, which would take 8 times the batch's memory.
 
         Raises:
-            TransferError, torch.OutOfMemoryError: as `Place.bring`.
+            RuntimeError, torch.OutOfMemoryError: as `Place.bring`.
         """
         table, sizes = _recorded(self.memory), spans.sizes
         size = int(sizes[0]) if len(sizes) else 0

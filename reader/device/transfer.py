@@ -7,7 +7,6 @@ as late as CUDA allows.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -16,7 +15,6 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import cuda
 
-from reader.format.errors import TransferError
 from reader.host_values import remember
 from reader.store import Batch
 
@@ -24,8 +22,6 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _B = TypeVar("_B", bound=Batch)
 
-# CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-_THREAD_LOCAL = 1
 # Batches whose use the caller has launched and the device has not ended. Enough that a device never waits for the next
 # launch; each costs a batch of device memory, which a loop of few kernels a step would otherwise take by the hundred.
 _LAUNCHED = 8
@@ -33,23 +29,8 @@ _LAUNCHED = 8
 _KNOWN_BYTES = 256 << 10
 
 
-@contextlib.contextmanager
-def named_errors(device: torch.device) -> Iterator[None]:
-    """Raise an error of CUDA as TransferError, which says that an earlier kernel may be its cause."""
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as e:
-        said = str(e).partition("\n")[0].rstrip(".")
-        raise TransferError(
-            f"copying a batch to {device} failed: {said}. An earlier kernel may be the cause (CUDA_LAUNCH_BLOCKING=1 shows"
-            " which); after a CUDA error restart the process."
-        ) from e
-
-
 class CudaCopier:
-    """Copies pinned batches to the device on a side stream. Lives in the feeder thread. To make one raises as `send`.
+    """Copies pinned batches to the device on a side stream. Lives in the feeder thread.
 
     Three hazards. A pinned slot must not be refilled before its copy has ended: its lease stays until the copy's event has
     passed. A device batch must not be reused while the caller's stream may read it: `DeviceBatch` records that stream. A
@@ -58,19 +39,18 @@ class CudaCopier:
 
     def __init__(self, device: torch.device, *, depth: int) -> None:
         self._device, self._depth = device, depth
-        with named_errors(device):
-            self._stream, self._launched = _side(device)
+        self._stream, self._launched = _side(device)
         self._in_flight: deque[tuple[cuda.Event, Batch]] = deque()
 
     def send(self, batch: Batch) -> DeviceBatch:
         """Start the copy of a pinned batch; returns at once, unless depth + 1 copies are in progress already.
 
         Raises:
-            TransferError: the device reports an error, of this copy or of what ran before.
+            RuntimeError: the device reports an error, of this copy or of what ran before.
             torch.OutOfMemoryError: the device has no room for the batch.
         """
         # to wait makes a context too, on the device that is current
-        with named_errors(self._device), cuda.device(self._device):
+        with cuda.device(self._device):
             while len(self._launched) > _LAUNCHED:
                 self._launched.popleft().synchronize()
             while self._in_flight and (self._in_flight[0][0].query() or len(self._in_flight) > self._depth):
@@ -90,7 +70,7 @@ class CudaCopier:
 
     def drain(self) -> None:
         """Wait for all copies: only then may their pinned slots go back to a pool that outlives this object."""
-        with named_errors(self._device), cuda.device(self._device):
+        with cuda.device(self._device):
             # also for copies of a batch that was never sent
             end = sleeping_event()
             end.record(self._stream)
@@ -128,22 +108,9 @@ def entered(
 
     def on_device(*arguments: _P.args, **named: _P.kwargs) -> Generator[_T, None, None]:
         cuda.set_device(device)
-        _ignore_captures()
         yield from source(*arguments, **named)
 
     return on_device
-
-
-def _ignore_captures() -> None:
-    """Let this thread call CUDA while another one captures a graph, in whichever mode.
-
-    By default a thread that allocates, or asks for an event, breaks a capture that another thread began in the mode "global",
-    which is torch.cuda.graph's (CUDA Runtime API, cudaThreadExchangeStreamCaptureMode). torch's watchdog of NCCL does the same.
-    """
-    # the driver's own function, since torch has none for it; where it cannot be had, captures need their mode "thread_local"
-    with contextlib.suppress(OSError, AttributeError):
-        driver = ctypes.CDLL("libcuda.so.1")
-        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(ctypes.c_int(_THREAD_LOCAL)))
 
 
 def recorded(batch: _B) -> _B:

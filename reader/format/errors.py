@@ -15,14 +15,6 @@ class MissingLibraryError(StoreError, ImportError):
     """What reads a store's frames is not installed."""
 
 
-class PinnedMemoryError(RuntimeError):
-    """The system gives no pinned memory."""
-
-
-class TransferError(RuntimeError):
-    """A batch did not get to the device."""
-
-
 def interrupt_behind(error: BaseException | None) -> BaseException | None:
     """Return the interrupt that an error is or came of; None: there is none.
 

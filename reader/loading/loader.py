@@ -155,7 +155,7 @@ class MemmapLoader:
         source: Callable[[], Generator[Group, None, None]] = functools.partial(
             self._gathering.groups, plan, plan.steps(plan.items(), group_bytes), finish
         )
-        # with prefetch=0 it runs in the caller's thread, whose device and mode of captures are not ours to change
+        # with prefetch=0 it runs in the caller's thread, whose device is not ours to change
         source = entered(self.device, source) if is_sent and self.prefetch else source
         iteration = Iteration(self._epochs.progress, source(), finish, prefetch=self.prefetch)
         self._iterations.add(iteration)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import pickle
 import shutil
@@ -14,7 +13,7 @@ import pytest
 import torch
 from conftest import photo, torchvision_or_skip
 from PIL import Image
-from torch.utils.data import ConcatDataset, DataLoader, Subset, WeightedRandomSampler, default_collate, random_split
+from torch.utils.data import ConcatDataset, DataLoader, Subset, default_collate, random_split
 from torch.utils.data._utils.collate import default_convert
 
 from packer import pack
@@ -56,10 +55,6 @@ def filtered(rows: Any) -> Any:
     return default_collate([row for n, row in enumerate(rows) if n != 1])
 
 
-def by_name(rows: Any) -> dict[str, Any]:
-    return {"pixel_values": torch.stack([row[0] for row in rows]), "labels": torch.tensor([row[1] for row in rows])}
-
-
 def columns(rows: Any) -> Any:
     images, targets = zip(*rows, strict=True)
     return torch.stack(images), list(targets)
@@ -68,7 +63,6 @@ def columns(rows: Any) -> Any:
 COLLATES = {
     "default": default_collate,
     "filtered": filtered,
-    "by name": by_name,
     "columns": columns,
     "rows": list,
     "convert": lambda rows: default_convert(list(rows)),
@@ -96,14 +90,6 @@ def test_batches_are_those_of_image_folder(pair: Any, part: str, collate: str, w
     assert len(theirs) == len(ours)
     for one, other in zip(theirs, ours, strict=True):
         assert same(one, other)
-
-
-def test_weighted_sampling_is_that_of_image_folder(pair: Any) -> None:
-    found = []
-    for data in pair:
-        sampler = WeightedRandomSampler([1.0, 5.0, 2.0] * 4, 20, generator=torch.Generator().manual_seed(1))
-        found.append(list(DataLoader(data, batch_size=6, sampler=sampler)))
-    assert all(map(same, *found))
 
 
 def test_fast_collate_of_timm_gives_what_it_gives_of_image_folder(pair: Any) -> None:
@@ -141,50 +127,6 @@ def test_a_subclass_that_reads_samples_by_the_loader_works(folder: Path) -> None
     image, target, path = data[4]
     assert torch.equal(image, MemmapDataset(folder / "out")[4][0])
     assert (target, path) == data.samples[4][::-1]
-
-
-def test_transforms_are_called_as_torchvision_calls_them(folder: Path) -> None:
-    plain = MemmapDataset(folder / "out")
-    data = MemmapDataset(folder / "out", transform=lambda image: image.sum(), target_transform=lambda target: -target)
-    assert data[3] == (plain[3][0].sum(), -plain[3][1])
-    sums, targets = next(iter(DataLoader(data, batch_size=3)))
-    assert sums.tolist() == [plain[n][0].sum().item() for n in range(3)]
-    assert targets.tolist() == [-plain[n][1] for n in range(3)]
-
-
-def test_a_callable_of_length_0_is_called(folder: Path) -> None:
-    class Negated(list[None]):
-        def __call__(self, image: torch.Tensor) -> torch.Tensor:
-            return -image
-
-    data = MemmapDataset(folder / "out", transform=Negated())
-    assert torch.equal(data[3][0], -MemmapDataset(folder / "out")[3][0])
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"as_pil": True, "as_tuple": False}, "as_pil and target_transform need as_tuple=True"),
-    ],
-)
-def test_arguments_that_contradict_each_other_are_refused(folder: Path, options: dict[str, Any], text: str) -> None:
-    with pytest.raises(ValueError) as error:
-        MemmapDataset(folder / "out", **options)
-    assert str(error.value).startswith(text)
-
-
-def test_an_error_that_comes_once_is_raised_as_it_is(folder: Path) -> None:
-    errors = [OSError(errno.ESTALE, "Stale file handle", "overlay.png")]
-
-    def reading(image: object) -> object:
-        if errors:
-            raise errors.pop()
-        return image
-
-    data = MemmapDataset(folder / "out", transform=reading)
-    with pytest.raises(OSError, match=r"Stale file handle"):
-        data[0]
-    assert data[0]
 
 
 def test_as_pil_gives_programs_with_pil_transforms_what_image_folder_gives(folder: Path) -> None:
@@ -227,27 +169,6 @@ def test_a_split_is_one_of_the_stores_in_a_folder(folder: Path, tmp_path: Path) 
         MemmapDataset(tmp_path, split="train")
     with pytest.raises(StoreError, match="holds 2 stores"):
         MemmapDataset(tmp_path / "out")
-
-
-def test_two_rows_of_a_batch_are_never_taken_for_images_and_targets(folder: Path) -> None:
-    data = MemmapDataset(folder / "out")
-    (rows,) = DataLoader(Subset(data, [0, 11]), batch_size=2, collate_fn=lambda rows: rows)
-    images, targets = rows  # as somebody may write who takes the rows for the batch
-    for wrong in (lambda: images.float(), lambda: images.shape, lambda: targets.to("cpu")):
-        with pytest.raises(AttributeError, match="has no attribute"):
-            wrong()
-    for wrong in (lambda: torch.nn.Flatten()(images), lambda: torch.stack(rows), lambda: torch.as_tensor(rows)):
-        with pytest.raises((AttributeError, TypeError, ValueError)):
-            wrong()
-    images, targets = zip(*rows, strict=True)
-    assert (len(images), targets) == (2, (data[0][1], data[11][1]))
-    images, targets = next(iter(DataLoader(Subset(data, [0, 11]), batch_size=2)))
-    assert (images.shape, targets.tolist()) == ((2, 3, 32, 32), [data[0][1], data[11][1]])
-    # an ImageBatch is no pair either
-    batches = MemmapDataset(folder / "out", as_tuple=False)
-    for batch in (batches[:2], next(iter(DataLoader(batches, batch_size=2)))):
-        with pytest.raises(TypeError, match="ImageBatch. object is not iterable"):
-            images, targets = batch
 
 
 def test_transforms_of_torchvision_see_the_image_in_a_row(folder: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from conftest import Tune, devices, make_tree, photo, store_bytes
 from PIL import Image
 from test_boxes import coco
-from torch.utils.data import ConcatDataset, DataLoader, Subset
+from torch.utils.data import DataLoader, Subset
 
 from packer import pack
 from reader import ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch, RandomResizedCrop, to_device
@@ -64,29 +64,6 @@ def test_a_loop_gives_images_and_targets(shared_store: Path, residency: str, pre
         assert torch.equal(targets, batch.targets)
 
 
-def test_indexing_gives_what_image_folder_gives(shared_store: Path) -> None:
-    train = MemmapDataset(shared_store)
-    image, target = train[7]
-    assert (image.shape, image.dtype, type(target)) == ((3, 32, 32), torch.uint8, int)
-    for index in (
-        slice(2, 5),
-        [2, 3, 4],
-        torch.tensor([2, 3, 4]),
-        torch.arange(90).div(3, rounding_mode="floor") == 99,
-    ):
-        images, targets = train[index]
-        assert len(images) == len(targets)
-    part, rest = train.split(0.5)
-    assert type(part[0]) is type(rest[:2]) is type(train.subset([1])[0]) is tuple
-    assert isinstance(MemmapDataset(shared_store, as_tuple=False)[7], ImageBatch)
-
-
-def test_each_as_tuple_speaks_for_itself(shared_store: Path) -> None:
-    batches = MemmapDataset(shared_store, as_tuple=False)
-    assert type(next(iter(MemmapLoader(batches, 4)))) is tuple
-    assert isinstance(next(iter(MemmapLoader(MemmapDataset(shared_store), 4, as_tuple=False))), ImageBatch)
-
-
 def test_boxes_and_masks_come_by_name(sources: Path, tmp_path: Path) -> None:
     pack(sources / "images", tmp_path / "out", size=32, boxes=sources / "coco.json", masks=sources / "masks", workers=1)
     train, batches = MemmapDataset(tmp_path / "out"), MemmapDataset(tmp_path / "out", as_tuple=False)
@@ -107,20 +84,6 @@ def test_boxes_and_masks_come_by_name(sources: Path, tmp_path: Path) -> None:
     )
     assert torch.equal(images, batch.images)
     assert all(torch.equal(found[name], batch.extras[name]) for name in names - {"targets"})
-
-
-def test_further_columns_of_a_table_make_no_dict(sources: Path, tmp_path: Path) -> None:
-    pack(sources / "images" / "list.csv", tmp_path / "one", size=32, target_column="kind", workers=1)
-    _, targets = next(iter(MemmapLoader(MemmapDataset(tmp_path / "one"), COUNT)))
-    assert targets.tolist() == [0, 1] * 3
-
-
-def test_target_transform_takes_what_stands_second(sources: Path, tmp_path: Path) -> None:
-    pack(sources / "images" / "list.csv", tmp_path / "out", size=32, target_column="kind", workers=1)
-    train = MemmapDataset(tmp_path / "out", target_transform=lambda target: 1 + 10 * target)
-    assert [train[n][1] for n in range(COUNT)] == [1, 11] * 3
-    _, targets = next(iter(DataLoader(train, COUNT)))
-    assert targets.tolist() == [1, 11] * 3
 
 
 def test_rows_with_sizes_of_their_own_come_as_a_list_until_a_transform_makes_one_size(own_sizes: Path) -> None:
@@ -247,11 +210,3 @@ def test_the_dataloader_collates_nothing(shared_store: Path, workers: int, monke
     monkeypatch.setattr(torch, "stack", refused)
     for images, targets in DataLoader(Subset(train, range(60)), 16, num_workers=workers):
         assert (images.shape[1:], targets.dtype) == ((3, 32, 32), torch.int64)
-
-
-def test_rows_of_several_stores_are_collated_as_plain_tuples(shared_store: Path) -> None:
-    train = MemmapDataset(shared_store)
-    both = ConcatDataset([train, train.subset([4, 2])])
-    images, targets = next(iter(DataLoader(both, 4, sampler=[0, 91, 90, 1])))
-    assert torch.equal(images, train[[0, 2, 4, 1]][0])
-    assert targets.tolist() == train.store.targets[[0, 2, 4, 1]].tolist()

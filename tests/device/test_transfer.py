@@ -18,14 +18,12 @@ from typing import Any
 import pytest
 import torch
 from conftest import Tune
-from late_streams import CUDA, Event, Stream, World
+from late_streams import Event, Stream, World
 from tensordict import TensorDict
 
 from reader import ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch
-from reader.buffers import BufferPool
 from reader.device import transfer
 from reader.device.transfer import CudaCopier
-from reader.format.errors import PinnedMemoryError, TransferError
 
 # Each guard is needed under one of them at least.
 SCHEDULES: dict[str, dict[str, Any]] = {
@@ -209,7 +207,7 @@ def test_a_slot_is_held_while_its_copy_is_waited_for(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_an_error_of_cuda_in_the_background_is_one_sentence_in_the_loop(
+def test_an_error_of_cuda_in_the_background_comes_behind_the_batches_before_it(
     train: MemmapDataset, prefetch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World()
@@ -224,73 +222,11 @@ def test_an_error_of_cuda_in_the_background_is_one_sentence_in_the_loop(
     monkeypatch.setattr(transfer, "send_batch", broken)
     loader = MemmapLoader(train, 10, device="cuda", prefetch=prefetch, as_tuple=False)
     taken = 0
-    with pytest.raises(TransferError) as raised:  # noqa: PT012
+    with pytest.raises(RuntimeError, match="an illegal memory access"):  # noqa: PT012
         for _ in loader:
             taken += 1
     assert taken == 3
-    assert str(raised.value) == (
-        "copying a batch to cuda failed: CUDA error: an illegal memory access was encountered. An earlier kernel may be the"
-        " cause (CUDA_LAUNCH_BLOCKING=1 shows which); after a CUDA error restart the process."
-    )
     loader.close()
-
-
-def test_an_error_of_cuda_while_it_is_waited_for_is_the_same_sentence(
-    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    World().install(monkeypatch)
-
-    def lost(self: Event) -> None:
-        raise RuntimeError("CUDA error: unspecified launch failure\nmore")
-
-    monkeypatch.setattr(Event, "synchronize", lost)
-    with pytest.raises(
-        TransferError, match=r"^copying a batch to cuda failed: CUDA error: unspecified launch failure\. "
-    ):
-        list(MemmapLoader(train, 10, device="cuda", as_tuple=False))
-
-
-def test_a_full_device_stays_the_error_that_torch_has_for_it(
-    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    World().install(monkeypatch)
-
-    def full(batch: Any, device: torch.device) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory.")
-
-    monkeypatch.setattr(transfer, "send_batch", full)
-    with pytest.raises(torch.OutOfMemoryError):
-        list(MemmapLoader(train, 10, device="cuda", as_tuple=False))
-
-
-def test_pinned_memory_that_cannot_be_had_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*arguments: Any, **options: Any) -> Any:
-        raise RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported\n")
-
-    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
-    monkeypatch.setattr(torch, "empty", refused)
-    with pytest.raises(PinnedMemoryError) as raised:
-        BufferPool(keep=2, pinned=CUDA).lease(38_535_168)
-    assert str(raised.value) == (
-        "41.9 MB of pinned memory for batches cannot be had: CUDA error: out of memory."
-        " Use a smaller batch_size or prefetch, or free memory."
-    )
-
-
-@pytest.mark.parametrize(
-    "device, forked, available, message",
-    [
-        ("cuda:0", False, False, r"device is 'cuda:0', but this torch sees no CUDA device\. Use device='cpu'\."),
-    ],
-)
-def test_a_device_that_is_not_available_is_one_sentence(
-    train: MemmapDataset, device: str, forked: bool, available: bool, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: forked)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        MemmapLoader(train, 10, device=device, as_tuple=False)
 
 
 # -- on a device
@@ -424,60 +360,3 @@ def test_only_a_thread_of_its_own_is_given_the_device(
     loader = MemmapLoader(train, 10, device="cuda", prefetch=prefetch, residency="cache", as_tuple=False)
     assert len(list(loader)) == 9
     assert threads == ["pixpack-feeder"] * (prefetch > 0)
-
-
-_CAPTURE = """
-import os, sys, threading, torch
-from reader import MemmapDataset, MemmapLoader; from reader.device import transfer
-guard = transfer._ignore_captures if sys.argv[2] == "guarded" else lambda: None
-captures = threading.Event()
-def once_it_captures():
-    captures.wait()
-    guard()
-transfer._ignore_captures = once_it_captures
-data = MemmapDataset(sys.argv[1])
-loader = MemmapLoader(data, 2, shuffle="full", seed=0, device="cuda", residency=sys.argv[3], as_tuple=False)
-held = torch.zeros(2, 32, 32, 3, dtype=torch.uint8, device="cuda")
-weight = torch.ones(3, 3, device="cuda")
-batches = iter(loader)
-side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-side.wait_stream(torch.cuda.current_stream())
-with torch.cuda.stream(side):
-    for _ in range(3):
-        made = (held.float() @ weight).sum(dim=(1, 2, 3))
-torch.cuda.current_stream().wait_stream(side)
-try:
-    with torch.cuda.graph(graph):
-        made = (held.float() @ weight).sum(dim=(1, 2, 3))
-        # all that the thread does, it does now: its first allocations too, which are what breaks a capture
-        captures.set()
-        while batches._ready.qsize() < 2:
-            pass
-except RuntimeError:
-    print("broken", flush=True)
-    os._exit(3)  # what is left of CUDA then is of no use
-found, right = [], []
-for batch in batches:
-    held.copy_(batch.pixels)
-    graph.replay()
-    found.append(made.clone())
-    right.append(batch.pixels.float().sum(dim=(1, 2, 3)) * 3)
-assert torch.equal(torch.cat(found), torch.cat(right)), (found[:3], right[:3])
-print(len(found))
-"""
-
-
-@pytest.mark.cuda
-@pytest.mark.parametrize("residency", ["cache"])
-def test_a_graph_is_captured_beside_the_feeder_and_replayed_on_its_batches(shared_store: Path, residency: str) -> None:
-    words = [sys.executable, "-c", _CAPTURE, str(shared_store), "guarded", residency]
-    done = subprocess.run(words, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["45"]
-
-
-@pytest.mark.cuda
-def test_without_the_guard_the_feeder_breaks_a_capture(shared_store: Path) -> None:
-    words = [sys.executable, "-c", _CAPTURE, str(shared_store), "without the guard", "cache"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stdout.split()) == (3, ["broken"]), done.stderr

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import torchvision_or_skip
-from torch.utils.data import ConcatDataset, DataLoader
+from torch.utils.data import DataLoader
 
 from reader import MemmapDataset, MemmapLoader, from_torchvision
 
@@ -35,14 +35,6 @@ def test_a_transform_of_single_images_is_refused_with_the_two_ways_out(shared_st
     )
     images, _ = next(iter(MemmapLoader(MemmapDataset(shared_store), 8)))
     assert all(torch.equal(next(iter(way))[0], images.flip(-1)) for way in ways)
-
-
-def test_concat_dataset_of_torch_works_with_its_data_loader(shared_store: Path) -> None:
-    train = MemmapDataset(shared_store)
-    both = ConcatDataset([train, train.subset([3, 1])])
-    images, targets = next(iter(DataLoader(both, batch_size=len(both))))
-    assert torch.equal(images[-2:], train[[3, 1]][0])
-    assert targets.tolist() == [*train.targets, train.targets[3], train.targets[1]]
 
 
 def test_a_class_with_its_own_indexing_is_refused(shared_store: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 from collections import deque
 from queue import SimpleQueue
@@ -50,43 +49,6 @@ def test_a_dropped_lease_is_reused_and_a_kept_one_never() -> None:
     assert pool.allocated == 2
 
 
-@pytest.mark.parametrize("size_bytes", [1, 1000, 4096, 3 << 20])
-def test_every_buffer_begins_at_a_cache_line(size_bytes: int) -> None:
-    pool = BufferPool(keep=1)
-    leases = [pool.lease(size_bytes) for _ in range(4)]
-    assert {lease.data_ptr() % 64 for lease in leases} == {0}
-    assert {len(lease) for lease in leases} == {size_bytes}
-
-
-@pytest.mark.parametrize(
-    "keep",
-    [
-        lambda t: t.view(10, 10, 10)[3],
-        lambda t: t[5:][2:],
-        lambda t: t.numpy(),
-        lambda t: t.numpy()[3:][1:],
-        lambda t: t.view(torch.int64),
-        lambda t: t.view(10, 100).movedim(0, 1)[1].numpy()[::2],
-        lambda t: torch.from_numpy(t.numpy()[8:]),
-        lambda t: memoryview(t.numpy()),
-    ],
-)
-def test_any_view_keeps_the_lease(keep: object) -> None:
-    pool = BufferPool(keep=4)
-    lease = pool.lease(1000)
-    address = lease.data_ptr()
-    view = keep(lease)  # type: ignore[operator]
-    del lease
-    gc.collect()
-    assert pool.lease(1000).data_ptr() != address
-    del view
-    gc.collect()
-    addresses = {pool.lease(1000).data_ptr() for _ in range(1)} | {
-        t.data_ptr() for t in [pool.lease(1000), pool.lease(1000)]
-    }
-    assert address in addresses
-
-
 def test_idle_buffers_are_bounded() -> None:
     pool = BufferPool(keep=2)
     leases = [pool.lease(100) for _ in range(6)]
@@ -96,68 +58,12 @@ def test_idle_buffers_are_bounded() -> None:
     assert len(again) == 3
 
 
-def test_a_lease_may_outlive_its_pool() -> None:
-    pool = BufferPool(keep=2)
-    lease = pool.lease(100)
-    lease.fill_(3)
-    del pool
-    gc.collect()
-    assert lease.sum() == 300
-
-
-@given(st.integers(1, 40), st.sampled_from([1, 2, 3, 4, 7, 8, 12, 24]), st.data())
-def test_gather_equals_indexing(count: int, width: int, data: st.DataObject) -> None:
-    source = torch.arange(count * width, dtype=torch.int64).remainder(256).to(torch.uint8).view(count, width)
-    rows = np.array(data.draw(st.lists(st.integers(0, count - 1), max_size=60)), dtype=np.int64)
-    out = torch.full((len(rows), width), 255, dtype=torch.uint8)
-    assert torch.equal(gather(source, rows, out), source[torch.from_numpy(rows)])
-
-
-def test_gather_from_a_slice_that_is_not_aligned() -> None:
-    source = torch.arange(255, dtype=torch.uint8)[3:251].view(31, 8)
-    rows = np.array([30, 0, 7], dtype=np.int64)
-    assert torch.equal(gather(source, rows, torch.empty(3, 8, dtype=torch.uint8)), source[torch.from_numpy(rows)])
-
-
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [([], True), ([4], True), ([4, 5, 6], True), ([4, 6], False), ([3, 2], False), ([1, 3, 3], False)],
 )
 def test_runs_are_recognised(rows: list[int], expected: bool) -> None:
     assert is_run(np.array(rows, dtype=np.int64)) is expected
-
-
-def test_a_large_gather_is_cut_into_pieces_that_are_right(tune: Tune) -> None:
-    tune(copy_thread_bytes=1000)
-    source = torch.from_numpy(np.random.default_rng(0).integers(0, 255, (100, 30, 8), np.uint8))
-    for rows in (np.arange(7, 90), np.random.default_rng(1).integers(0, 100, 83)):
-        out = torch.zeros((83, 30, 8), dtype=torch.uint8)
-        copies = begin_gather(source, rows, out)
-        assert copies is not None
-        copies.wait()
-        assert torch.equal(out, source[torch.from_numpy(rows)])
-
-
-@pytest.mark.parametrize("is_built", [True, False])
-@pytest.mark.parametrize("width", [8, 700, 1600, 9000, 9007])
-def test_large_rows_are_copied_in_parts(
-    width: int, is_built: bool, tune: Tune, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tune(copy_thread_bytes=1000, memcpy_bytes=1000)
-    calls, on_threads = list[int](), copying.on_threads
-
-    def counted(kind: str, count: int, call: Any, each: list[tuple[Any, ...]]) -> Copies:
-        calls.extend(int(sizes.max()) for _, _, sizes, *_ in each)
-        return on_threads(kind, count, call, each)
-
-    monkeypatch.setattr(copying, "on_threads", counted)
-    if not is_built:
-        monkeypatch.setattr(copying, "span_copier", lambda: None)
-    source = torch.from_numpy(np.random.default_rng(0).integers(0, 255, (9, width), np.uint8))
-    rows = np.array([3, 3, 8, 0, 1, 2, 7])
-    assert torch.equal(gather(source, rows, torch.zeros((7, width), dtype=torch.uint8)), source[torch.from_numpy(rows)])
-    # a part of a whole number of words may be a little larger
-    assert max(calls, default=0) <= 1007
 
 
 @settings(max_examples=100)
@@ -214,20 +120,6 @@ def test_a_batch_that_the_caches_do_not_hold_is_written_past_them(
     assert torch.equal(around[start:-64].view(29, width), source[torch.from_numpy(rows)])
     assert {*around[:start].tolist(), *around[-64:].tolist()} == {7}
     assert sum(calls) == (29 if is_built else 0)
-
-
-def test_small_batches_are_written_through_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    def through(*arguments: Any) -> None:
-        assert arguments[-1] is False
-        np.copyto(arguments[4], arguments[0])
-
-    monkeypatch.setattr(copying, "span_copier", lambda: through)
-    source = torch.ones((9, 1 << 20), dtype=torch.uint8)
-    out = torch.zeros_like(source)
-    copies = begin_gather(source, np.arange(9), out)
-    assert copies is not None
-    copies.wait()
-    assert out.all()
 
 
 def test_a_small_batch_is_one_copy_of_each_source(monkeypatch: pytest.MonkeyPatch) -> None:

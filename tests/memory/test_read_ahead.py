@@ -199,20 +199,6 @@ def large_rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarr
     return path, rows
 
 
-@contextmanager
-def counted_reads() -> Iterator[list[int]]:
-    """Count the bytes of each read, without the compiled part."""
-    sizes, read = list[int](), os.preadv
-
-    def counted(descriptor: int, buffers: list[memoryview], offset: int) -> int:
-        sizes.append(count := read(descriptor, buffers, offset))
-        return count
-
-    with compiled_or_not(False), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "preadv", counted)
-        yield sizes
-
-
 def _no_memory(size_bytes: int) -> torch.Tensor:
     raise AssertionError
 
@@ -320,20 +306,6 @@ def test_nothing_is_read_to_where_no_memory_is(
     assert not guarded.any()
 
 
-def test_a_long_span_before_short_ones_is_read_to_its_end(bytes_file: Path) -> None:
-    """What reaches how far is computed where it is used: a caller's mistake would leave the bytes of an older batch."""
-    if (read_spans := span_reader()) is None:
-        pytest.skip("the compiled part is not built here")
-    content = np.frombuffer(bytes_file.read_bytes(), np.uint8)
-    spans = np.array([(0, 3000, 0, 0), (10, 20, 1, 0), (2900, 50, 2, 0)])
-    memories = tuple(np.zeros(size, np.uint8) for size in (3000, 20, 50))
-    reads = np.array([(start, 512) for start in range(0, 3072, 512)])
-    with open(bytes_file, "rb") as file:
-        assert read_spans(file.fileno(), reads, 512, 0, np.zeros(4096, np.uint8), spans, memories) == -1
-    for (begin, size, _, _), memory in zip(spans.tolist(), memories, strict=True):
-        assert np.array_equal(memory, content[begin : begin + size])
-
-
 def test_the_compiled_part_refuses_what_are_no_tables(bytes_file: Path) -> None:
     if (read_spans := span_reader()) is None:
         pytest.skip("the compiled part is not built here")
@@ -390,11 +362,6 @@ def test_a_window_of_blocks_is_read_in_large_pieces(seed: int) -> None:
     assert int(runs.sizes.min()) > 7 << 20
 
 
-def test_rows_that_are_contiguous_are_one_read() -> None:
-    spans = spans_of(np.random.default_rng(0).permutation(50) + 7, 150_528)
-    assert pieces_of(runs_of(spans), 8 << 20) == [(7 * 150_528, 50 * 150_528)]
-
-
 @pytest.mark.parametrize("call", ["preadv", "fstat", "open", "contents"])
 def test_a_file_that_another_host_has_replaced_is_named(
     rows_file: Path, monkeypatch: pytest.MonkeyPatch, call: str
@@ -430,33 +397,6 @@ def contents_of(path: Path, size_bytes: int, *, past_cache: bool) -> bytes:
     return memory.tobytes()
 
 
-def first_rows_of(path: Path) -> ReadAhead:
-    """Return what reads the first 20 rows of a file in a step, which has begun."""
-    reader = ReadAhead(
-        path,
-        spans_of,
-        chunk_bytes=8 * ROW_BYTES,
-        window_end=lambda _: ROWS,
-        past_cache=False,
-        lease=own_memory,
-    )
-    next(reader.ahead(iter(steps_of([np.arange(20)]))))
-    return reader
-
-
-def test_a_file_cut_short_is_named(rows_file: Path, tmp_path: Path) -> None:
-    short = tmp_path / "short"
-    short.write_bytes(rows_file.read_bytes()[: 10 * ROW_BYTES + 5])
-    with pytest.raises(
-        StoreError, match=r"short ends at byte 245: it was cut short while it was read\. Copy the store"
-    ):
-        contents_of(short, ROW_BYTES * ROWS, past_cache=False)
-    reader = first_rows_of(short)
-    with pytest.raises(StoreError, match="short ends at byte 245"):
-        taken(reader, np.arange(20))
-    reader.close()
-
-
 @pytest.mark.parametrize("is_compiled", [True, False])
 def test_a_read_error_names_the_file(rows_file: Path, is_compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> int:
@@ -477,28 +417,6 @@ def test_the_compiled_part_says_which_error_a_read_had(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError):
         read_spans(folder, np.array([[0, 9]]), 1, 0, np.zeros(9, np.uint8), np.zeros((0, 5), np.int64), ())
     os.close(folder)
-
-
-def test_all_of_the_file_is_read(rows_file: Path) -> None:
-    assert contents_of(rows_file, ROW_BYTES * ROWS, past_cache=True) == contents().tobytes()
-
-
-@pytest.mark.parametrize("row_bytes", [3, 784, 1536, 150_528, 151_875])
-def test_reads_past_the_cache_bring_the_same_rows(tmp_path: Path, row_bytes: int) -> None:
-    count = 9_000_000 // row_bytes if row_bytes > 3 else 5_000
-    rows = np.random.default_rng(1).integers(0, 256, (count, row_bytes), dtype=np.uint8)
-    path = tmp_path / "rows"
-    path.write_bytes(rows.tobytes())
-    file = RawFile(path, past_cache=True)
-    if file.align == 1:
-        file.close()
-        pytest.skip("no O_DIRECT on the file system of the temporary folder")
-    wanted = np.concatenate([np.arange(0, count, 7), [count - 1, 0, 1]])
-    memory = np.zeros((len(wanted), row_bytes), np.uint8)
-    begin_reads(file, spans_of(wanted, row_bytes), [memory.reshape(-1)]).wait()
-    file.close()
-    assert np.array_equal(memory, rows[wanted])
-    assert contents_of(path, count * row_bytes, past_cache=True) == rows.tobytes()
 
 
 @pytest.mark.parametrize("is_compiled", [True, False])
