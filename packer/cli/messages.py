@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from packer.option_names import written
 from packer.text import counted, spans
 from reader.format.filesystem import size_text
 from reader.format.manifest import FORMAT_VERSION
@@ -57,11 +57,12 @@ def store_lines(report: PackReport) -> list[str]:
     """Describe each store in a line."""
     lines = []
     for part in list(report.splits.values()) or [report]:
-        labels = [_classes(part.classes)] if part.classes else []
+        labels = [counted(part.classes, "class", "classes")] if part.classes else []
         labels += [f"{part.target_kind} targets"] if part.target_kind != "class" and not part.classes else []
         labels += ["masks"] if part.has_masks else []
         labeled = ", ".join(labels) or "no labels"
-        lines.append(f"{part.out}: {rows(part.rows)} of {_shape(part)}, {labeled}, {size_text(part.store_bytes)}")
+        shape = f"{'up to ' if part.has_own_sizes else ''}{part.size[0]} x {part.size[1]} x {part.channels}"
+        lines.append(f"{part.out}: {rows(part.rows)} of {shape}, {labeled}, {size_text(part.store_bytes)}")
     return lines
 
 
@@ -86,14 +87,21 @@ def transferred(report: CopyReport, what: str) -> str:
 
 def reject_lines(report: PackReport) -> list[str]:
     """Sum up the rejects by reason."""
-    if not report.rejected:
-        return []
     where = "rejected.jsonl" if not report.splits else "each rejected.jsonl"
     where += "" if report.is_in_place else " of the new store, beside OUT"
-    lines = [f"rejected {report.rejected:,} (see {where}{' of the sealed store' if report.part else ''}):"]
-    reasons = list(report.reasons.items())
-    for reason, count in reasons[:_REASONS_SHOWN]:
-        lines.append(f"  {count:>6,} x {shown(reason)}{_line_numbers(report.reject_lines.get(reason, []), count)}")
+    where += " of the sealed store" if report.part else ""
+    return _reason_lines("rejected", report.rejected, where, report.reasons, report.reject_lines)
+
+
+def _reason_lines(
+    what: str, total: int, where: str, reasons: Mapping[str, int], numbers: Mapping[str, list[int]] = {}
+) -> list[str]:
+    """Sum up by reason; numbers: of lines of the list or table."""
+    if not total:
+        return []
+    lines = [f"{what} {total:,} (see {where}):"]
+    for reason, count in list(reasons.items())[:_REASONS_SHOWN]:
+        lines.append(f"  {count:>6,} x {shown(reason)}{_line_numbers(numbers.get(reason, []), count)}")
     if len(reasons) > _REASONS_SHOWN:
         lines.append(f"         and {counted(len(reasons) - _REASONS_SHOWN, 'more reason', 'more reasons')}")
     return lines
@@ -160,36 +168,16 @@ def requantized(report: RequantizeReport) -> str:
         f"{'before':10}{size_text(report.bytes_before)}",
         f"{'after':10}{size_text(report.bytes_after)}, {share:.0%} of it",
     ]
-    for what, count, reasons in (
-        ("kept as they are", report.kept, report.kept_reasons),
-        ("rejected", report.rejected, report.reasons),
-    ):
-        if count:
-            lines.append(f"{what} {count:,} (see requantized.jsonl):")
-            lines += [f"  {number:>6,} x {reason}" for reason, number in list(reasons.items())[:_REASONS_SHOWN]]
-            if len(reasons) > _REASONS_SHOWN:
-                lines.append(f"         and {counted(len(reasons) - _REASONS_SHOWN, 'more reason', 'more reasons')}")
-    return "\n".join(lines)
-
-
-def table(lines: dict[str, str]) -> str:
-    """Set names and values side by side."""
-    return "\n".join(f"{key:12}{value}" for key, value in lines.items())
-
-
-def _further(m: Manifest) -> str:
-    """Name the kind and classes of each further target."""
-    classes = {
-        name: f", {_classes(len(t.classes))}{_some(t.classes)}" for name, t in m.further_targets.items() if t.classes
-    }
-    return "; ".join(f"{name} {t.kind}{classes.get(name, '')}" for name, t in m.further_targets.items())
+    where = "requantized.jsonl"
+    lines += _reason_lines("kept as they are", report.kept, where, report.kept_reasons)
+    return "\n".join([*lines, *_reason_lines("rejected", report.rejected, where, report.reasons)])
 
 
 def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
     """Describe a store by its manifest."""
     size_bytes = sum(entry.size_bytes for entry in m.files.values())
     options = ", ".join(
-        f"{shown(k)} {shown(str(written(k, v)), most=_NAME_CHARACTERS)}"
+        f"{shown(k)} {shown(str(v), most=_NAME_CHARACTERS)}"
         for k, v in m.options.items()
         if v not in (None, False) and k != "size"
     )
@@ -199,14 +187,16 @@ def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
     }
     decoders = f",\n{'':12}".join(f"{shown(name)} ({versions})" for name, versions in found.items())
     width = f" x {m.target_count}" if m.target_count else ""
+    loss = f"PSNR {m.jpeg.psnr:.1f} dB, by JPEGs of quality {m.jpeg.quality}" if m.jpeg else ""
+    further = "; ".join(f"{name} {t.kind}{_some(t.classes)}" for name, t in m.further_targets.items())
     return {
         "store": f"{out} (format {FORMAT_VERSION[0]}.{FORMAT_VERSION[1]}, {m.digest[:19]})",
         "rows": f"{m.rows:,} of {m.shape_text},"
         f" {size_text(size_bytes)}{f', pixels compressed from {size_text(m.pixel_bytes)}' if m.jpeg else ''}",
-        **({"loss": _loss(m)} if m.jpeg else {}),
+        **({"loss": loss} if loss else {}),
         "inputs": f"{m.inputs:,}, {m.rejected:,} rejected",
-        "targets": f"{m.target_kind}{width}, {_classes(len(m.classes))}{_some(m.classes)}",
-        **({"further": _further(m)} if m.further_targets else {}),
+        "targets": f"{m.target_kind}{width}, {counted(len(m.classes), 'class', 'classes')}{_some(m.classes)}",
+        **({"further": further} if further else {}),
         "extras": ", ".join([*m.extras, *(["masks"] if m.has_own_masks else [])]) or "none",
         **({"masks": f"values {spans(m.mask_values)}"} if m.mask_values else {}),
         "mean": " ".join(f"{value:.4f}" for value in m.mean),
@@ -214,13 +204,6 @@ def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
         "options": options,
         "decoders": decoders,
     }
-
-
-def _loss(m: Manifest) -> str:
-    """Describe the loss of JPEG rows."""
-    assert m.jpeg is not None
-    loss = f"PSNR {m.jpeg.psnr:.1f} dB" if m.jpeg.squared_error else "none"
-    return f"{loss}, by JPEGs of quality {m.jpeg.quality}"
 
 
 def source_lines(manifest: Manifest, sources: SourceStatistics) -> dict[str, str]:
@@ -249,14 +232,6 @@ def _line_numbers(numbers: list[int], count: int) -> str:
         return ""
     named = ", ".join(map(str, numbers)) + (", ..." if count > len(numbers) else "")
     return f" (line{'s' if count > 1 else ''} {named})"
-
-
-def _shape(report: PackReport) -> str:
-    return f"{'up to ' if report.has_own_sizes else ''}{report.size[0]} x {report.size[1]} x {report.channels}"
-
-
-def _classes(count: int) -> str:
-    return counted(count, "class", "classes")
 
 
 def _some(names: tuple[str, ...]) -> str:

@@ -35,9 +35,6 @@ def info(out: str, as_json: bool) -> int:
         return 0
     for split, manifest in found.manifests.items():
         name = os.path.join(out, split) if split else out
-        say(
-            messages.table(
-                messages.manifest_lines(name, manifest) | messages.source_lines(manifest, found.sources[split])
-            )
-        )
+        lines = messages.manifest_lines(name, manifest) | messages.source_lines(manifest, found.sources[split])
+        say("\n".join(f"{key:12}{value}" for key, value in lines.items()))
     return 0
