@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from packer.options import PackOptions
     from packer.packing.dataset import pack_dataset
     from packer.packing.pack import pack
-    from packer.packing.parts.seal_parts import seal_parts
+    from packer.packing.parts import seal_parts
     from packer.packing.update import update
     from packer.report import PackReport, Progress
 
@@ -38,7 +38,7 @@ _HOMES = {
         "options": "PackOptions",
         "packing.dataset": "pack_dataset",
         "packing.pack": "pack",
-        "packing.parts.seal_parts": "seal_parts",
+        "packing.parts": "seal_parts",
         "packing.update": "update",
         "report": "PackReport Progress",
     }.items()

@@ -206,7 +206,7 @@ class OutputOptions(_Options):
 class PackOptions(OutputOptions, WorkerOptions, InputOptions, RowOptions):
     """The options of `pack`."""
 
-    part: str | None = option(None, values.part, "Pack the i-th of n parts; pack seal joins them.", "i/n", of_run=True)
+    part: str | None = option(None, values.part, "Pack the i-th of n parts; pack seal joins them.", "i/n")
     engine: str = option(
         "local",
         values.one_of("local", "ray"),
@@ -249,8 +249,6 @@ class PackOptions(OutputOptions, WorkerOptions, InputOptions, RowOptions):
                 f"{parted} needs {Option('size')} or {Option('fit', 'none')}: one size for all would be found in all"
                 " headers alone."
             )
-        if self.boxes is not None or self.masks is not None:
-            raise OptionsError(f"{Option('boxes')} and {Option('masks')} do not go together with {parted} yet.")
 
     @property
     def has_mask_file(self) -> bool:

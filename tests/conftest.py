@@ -87,6 +87,15 @@ def store_bytes(out: Path) -> dict[str, bytes]:
     return {str(p.relative_to(out)): p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()}
 
 
+def unparted_bytes(out: Path) -> dict[str, bytes]:
+    """Read every file of a store, but the table of blocks: parts have blocks of their own."""
+    found = store_bytes(out)
+    for name in [name for name in found if name.endswith("manifest.json")]:
+        head = json.loads(found[name])
+        found[name] = json.dumps({key: v for key, v in head.items() if key not in ("blocks", "digest")}).encode()
+    return found
+
+
 def content_bytes(out: Path) -> dict[str, bytes]:
     """Read every file of a store, but of what was packed: other files of the same bytes give the same."""
     found = store_bytes(out)

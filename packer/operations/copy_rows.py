@@ -37,6 +37,7 @@ from packer.store.failures import as_pack_error
 from packer.store.files import sync_names
 from packer.store.lock import checked
 from packer.store.out_folder import check_destination, resolved_out
+from packer.store.recorded import DIVISION, TOTALS
 from packer.store.reports import store_report, summed_report
 from packer.store.seal import seal
 from packer.store.sealed.checked_rows import Ints, damage, line_spans
@@ -148,7 +149,7 @@ def joint_labels(manifests: Sequence[Manifest], *, is_list_given: bool) -> Mappi
         is_list_given: whether the class list is one that the user gave.
     """
     # digests are of what was packed, which these are not
-    digests = ("boxes", "inputs", "sources") if len(manifests) > 1 else ("inputs", "sources")
+    digests = ("inputs", "sources", DIVISION, TOTALS, *(["boxes"] if len(manifests) > 1 else []))
     labels = [{name: value for name, value in one.labels.items() if name not in digests} for one in manifests]
     known = labels[0] if all(other == labels[0] for other in labels) else {}
     return known | ({"classes": True} if is_list_given else {})

@@ -5,6 +5,7 @@ A block is committed when its rows are synced and its line is in the journal; th
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import os
@@ -13,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from packer.errors import EngineError, PackError, SourceError, UnreadableError
 from packer.option_names import OVERWRITE, Option
-from packer.packing.parts.division import divide
-from packer.packing.parts.part_inputs import check_siblings, save_inputs
+from packer.packing.image_sizes import count_sizes, pixel_bytes
 from packer.packing.resume import Committed, header_difference, journal_header, read_committed
 from packer.packing.tasks import Packing, block_tasks, pack_job
 from packer.pixels.geometry import Geometry
@@ -22,13 +22,12 @@ from packer.progress import notify
 from packer.report import PackReport, Progress
 from packer.sources.local import NO_FILE
 from packer.store import journal as journals
-from packer.store.blocks import Result
+from packer.store.blocks import Result, block_inputs
 from packer.store.destination import Making
 from packer.store.disk_space import allocate, check_room
 from packer.store.failures import as_pack_error
 from packer.store.lock import checked
-from packer.store.parts import Part
-from packer.store.reports import CHANGES_NAMED, part_report, store_report
+from packer.store.reports import CHANGES_NAMED, empty_report, store_report
 from packer.store.row_files import MASKS
 from packer.store.seal import expected_sizes, seal
 from packer.workers.engine import LocalEngine
@@ -47,7 +46,7 @@ _PENDING_BLOCKS = 2
 
 
 class Build:
-    """One store being made, from listed inputs to a sealed folder; or a part of one, in a folder of its own.
+    """One store being made, from listed inputs to a sealed folder.
 
     Args:
         making: where it is made, in a destination that is locked when `run` is called.
@@ -59,15 +58,15 @@ class Build:
         making: Making,
     ) -> None:
         inputs, options = packing.inputs, packing.options
-        self._making, self._to, self._out, part = making, making.to, making.folder, making.part
+        self._making, self._to, self._out = making, making.to, making.folder
         self._inputs, self._options, self._split = inputs, options, packing.split
         geometry = Geometry.of(packing.shape, options)
         self._job = pack_job(inputs, self._out.absolute(), geometry, options, packing.make_job)
-        self._sizes = expected_sizes(self._job.layout, inputs) if part is None else {}
-        # what is packed, and in blocks of how many inputs: `run` finds it out
-        self._span, self._block_inputs = range(len(inputs)), 0
+        self._sizes = expected_sizes(self._job.layout, inputs)
+        # of the inputs, before this run; and in a block: `run` finds it out
+        self._resumed_from = self._block_inputs = 0
         self._reused: ReusedLines | None = None
-        self._committed = Committed(self._span.start)
+        self._committed = Committed()
 
     @functools.cached_property
     def _log(self) -> journals.CommitLog:
@@ -78,15 +77,21 @@ class Build:
         """Divide the inputs into blocks, for which headers are read where rows have sizes of their own.
 
         Called before the stage is locked: processes that read headers would hold it too.
+
+        Raises:
+            PackError: a worker that read headers was killed; SourceError where the inputs cannot be read.
         """
-        making = self._making
-        division = divide(self._inputs, self._split, self._job.layout, self._options, making.whole, making.part)
-        self._span, self._block_inputs = division.span, division.block_inputs
-        self._sizes[PIXELS] = division.pixels_bytes
-        self._committed = Committed(self._span.start)
+        layout, count = self._job.layout, len(self._inputs)
+        if layout.size is not None:
+            self._block_inputs = block_inputs(count, layout.size_bytes(1))
+            return
+        sizes = count_sizes({self._split: self._inputs}, self._options)[self._split]
+        unpacked_bytes = layout.file_bytes(pixel_bytes(sizes, layout))
+        self._block_inputs = block_inputs(count, max(1, unpacked_bytes // count))
+        self._sizes[PIXELS] = layout.expected_bytes(unpacked_bytes)
 
     def run(self, started: float) -> PackReport:
-        """Make the store and report it, or the part: sealed, and to be published.
+        """Make the store and report it: sealed, and to be published.
 
         Args:
             started: when work on it began, by time.perf_counter().
@@ -101,6 +106,8 @@ class Build:
             with checked(self._to.check_same):
                 return self._made()
         except _NothingPacked as e:
+            if self._options.part:
+                return self._completed(empty_report(self._inputs, self._making.name, self._reasons()))
             self._to.withdraw(self._out)
             raise PackError(str(e)) from None
         except SourceError as e:
@@ -115,44 +122,31 @@ class Build:
             raise PackError(f"packing stopped: {e} What is packed is kept: give the same command again.") from None
 
     def _made(self) -> PackReport:
-        # a part that is told to replace what is there is packed again
-        starts_over = self._making.part is not None and self._options.overwrite
-        unfinished = None if starts_over else journals.header_of(self._out)
+        unfinished = journals.header_of(self._out)
         header = self._header(unfinished)
-        is_other = unfinished and (header_difference(unfinished, header) or unfinished.span != header.span)
+        is_other = unfinished and header_difference(unfinished, header)
         if is_other and (self._options.overwrite or self._options.update):
             unfinished, header = None, self._header(None)  # it is replaced, as a store would be
-        if (part := self._making.part) is not None:
-            check_siblings(self._making.whole, part, header)
         if unfinished:
             self._resume(header)
         else:
-            self._begin(header)
-        resumed_from = self._committed.inputs_stop - self._span.start
+            self._to.clear(self._out)
+            self._log.begin(header)
+        self._resumed_from = self._committed.inputs_stop
         try:
             if self._options.update:
                 self._reuse(header)
             self._take_room()
             self._run_blocks(header.block_inputs)
-            if part is not None:
-                return self._completed(self._part_report(part), resumed_from)
             sealed = seal(self._log, header, self._job.layout, self._inputs)
         finally:
             self._log.close()
         if sealed is None:
             raise _NothingPacked(self._nothing_packed())
-        report = store_report(sealed, self._inputs, self._out, 0.0, resumed_from)
-        return self._completed(dataclasses.replace(report, out=str(self._making.name)), resumed_from)
+        report = store_report(sealed, self._inputs, self._out, 0.0, self._resumed_from)
+        return self._completed(dataclasses.replace(report, out=str(self._making.name)))
 
     # -- begin
-
-    def _begin(self, header: journals.Header) -> None:
-        """Clear away what an earlier pack left, and begin a journal."""
-        out = self._out
-        self._to.clear(out)
-        if self._making.part is not None:
-            save_inputs(out, self._inputs, self._span)
-        self._log.begin(header, self._span.start)
 
     def _reuse(self, header: journals.Header) -> None:
         """Reuse rows of the store that this one will replace, where there is one."""
@@ -174,9 +168,7 @@ class Build:
         out = self._out
         if what := header_difference(journals.read_header(out), header):
             raise self._unlike(what)
-        self._committed, end = read_committed(
-            out, self._inputs, self._job, os.fspath(self._options.masks or ""), self._span.start
-        )
+        self._committed, end = read_committed(out, self._inputs, self._job, os.fspath(self._options.masks or ""))
         committed = self._committed
         self._log.resume(end, committed.inputs_stop, committed.rows_stop, committed.size_bytes)
 
@@ -188,8 +180,7 @@ class Build:
     def _header(self, unfinished: journals.Header | None) -> journals.Header:
         """Return the journal's first line; of rows with sizes of their own, with as many inputs a block as an unfinished one."""
         step = unfinished.block_inputs if unfinished and self._options.has_own_sizes else self._block_inputs
-        span = None if self._making.part is None else self._span
-        return journal_header(self._inputs, self._job, self._options, block_inputs=step, split=self._split, span=span)
+        return journal_header(self._inputs, self._job, self._options, block_inputs=step, split=self._split)
 
     def _take_room(self) -> None:
         """Allocate the files of rows."""
@@ -208,11 +199,11 @@ class Build:
         """Let workers make the rows that are not committed yet, and commit them block by block."""
         committed = self._committed
         asked = self._options.workers or available_cpus()
-        workers = max(1, min(asked, -(-(self._span.stop - committed.inputs_stop) // step)))
+        workers = max(1, min(asked, -(-(len(self._inputs) - committed.inputs_stop) // step)))
         if start_context().get_start_method() == "fork":
             self._job.import_ahead(self._inputs.paths)
         engine = LocalEngine(self._job, workers=workers, inherited=self._to.locks)
-        tasks = block_tasks(self._inputs, range(committed.inputs_stop, self._span.stop), step, self._reused)
+        tasks = block_tasks(self._inputs, range(committed.inputs_stop, len(self._inputs)), step, self._reused)
         written: list[Result] = []
         # one thread commits, so that no worker waits for the disk; what is written meanwhile is committed together
         pool: ThreadPool | None = None
@@ -257,23 +248,25 @@ class Build:
 
     def _progress(self, stage: str, done: int, total: int | None = None) -> Progress:
         if total is None:
-            done, total = done - self._span.start, len(self._span)
+            total = len(self._inputs)
         return Progress(stage, done, total, self._committed.rejected, self._committed.source_bytes, self._split)
 
     # -- end
 
-    def _part_report(self, part: Part) -> PackReport:
+    def _reasons(self) -> dict[str, int]:
+        """Count the rejects of the journal by reason, most frequent first."""
         blocks = (result for result, _ in journals.read_blocks(self._out))
-        return part_report(self._out, str(part), self._job.layout, self._inputs, self._span, blocks)
+        reasons = (reject.reason for result in blocks for reject in result.rejects)
+        return dict(collections.Counter(reasons).most_common())
 
-    def _completed(self, report: PackReport, resumed_from: int) -> PackReport:
+    def _completed(self, report: PackReport) -> PackReport:
         """Add to a report what this run alone knows."""
         seconds, changed = time.perf_counter() - self._started, self._committed.changed
         return dataclasses.replace(
             report,
             seconds=seconds,
-            images_per_second=(report.inputs - resumed_from) / seconds,
-            resumed_from=resumed_from,
+            images_per_second=(report.inputs - self._resumed_from) / seconds,
+            resumed_from=self._resumed_from,
             source_bytes=self._committed.source_bytes,
             kept=self._committed.reused,
             gone=0 if self._reused is None else self._reused.gone(self._inputs.paths),

@@ -39,10 +39,9 @@ SizeCounts = collections.Counter[tuple[int, int]]
 def count_sizes(
     parts: dict[str, Inputs],
     options: PackOptions,
-    span: range | None = None,
     usual: tuple[int, int] | None = None,
 ) -> dict[str, SizeCounts]:
-    """Count the sizes of the images of each split, or of a span of its inputs, on worker processes.
+    """Count the sizes of the images of each split, on worker processes.
 
     Args:
         usual: (height, width); images of other sizes count only where they decode.
@@ -53,11 +52,10 @@ def count_sizes(
     import concurrent.futures
 
     counts: dict[str, SizeCounts] = {split: collections.Counter() for split in parts}
-    spans = {split: range(len(inputs)) if span is None else span for split, inputs in parts.items()}
-    total, done = sum(map(len, spans.values())), 0
+    total, done = sum(map(len, parts.values())), 0
     workers = max(1, min(options.workers or available_cpus(), -(-total // _SIZES_CHUNK)))
     pool = concurrent.futures.ProcessPoolExecutor(workers, mp_context=start_context(), initializer=begin_worker)
-    chunks = ((split, chunk) for split, span in spans.items() for chunk in _chunks(span))
+    chunks = ((split, chunk) for split, inputs in parts.items() for chunk in _chunks(range(len(inputs))))
     waiting: dict[concurrent.futures.Future[dict[tuple[int, int], int]], tuple[str, range]] = {}
     notify(Progress("sizes", 0, total))
     try:

@@ -27,8 +27,6 @@ from packer.store.destination import Folder
 from packer.store.disk_space import guard_standard_streams
 from packer.store.failures import as_pack_error
 from packer.store.out_folder import check_destination, resolved_out
-from packer.store.part_folder import PartFolder
-from packer.store.parts import Part
 from packer.store.reports import summed_report
 from packer.text import counted
 from packer.workers.block_worker import PackJob
@@ -68,11 +66,7 @@ def pack_checked(
     check: Callable[[dict[str, Inputs]], None] | None = None,
 ) -> PackReport:
     """Pack as `pack` does; check as of `pack_sources`."""
-    target = resolved_out(out)
-    to = Folder(target, overwrite=options.overwrite)
-    if options.part is not None:
-        to = PartFolder(target, Part.parse(options.part), overwrite=options.overwrite)
-    return pack_sources(images, to, options, check)
+    return pack_sources(images, Folder(resolved_out(out), overwrite=options.overwrite), options, check)
 
 
 def pack_parts(
@@ -153,10 +147,15 @@ def pack_sources(
     count, layout = sum(map(len, parts.values())), next(iter(parts.values())).layout
     found = [counted(count, "image", "images"), *([layout] if layout else [])]
     notify(Progress("list", count, count, found=", ".join(found)))
-    if options.engine == "ray" and not to.finished:
+    is_finished = to.finished and not options.overwrite
+    if options.engine == "ray" and not is_finished:
         from packer.packing.ray import pack_by_ray
 
         return pack_by_ray(parts, to, options, pack_parts)
+    if options.part and not is_finished:
+        from packer.packing.parts import pack_part
+
+        return pack_part(parts, to, options, started, pack_parts)
     return pack_parts(parts, to, options, started)
 
 

@@ -6,7 +6,7 @@ IMAGES and OUT are where all nodes see them. A task packs its part as `pack --pa
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,22 +14,20 @@ from packer.errors import EngineError, PackError
 from packer.inputs.samples import Inputs
 from packer.option_names import Option
 from packer.options import PackOptions
-from packer.packing.parts.seal_parts import seal_parts
+from packer.packing.parts import PackStores, pack_part, seal_parts
 from packer.progress import notify
 from packer.report import PackReport, Progress
 from packer.store.destination import Folder
-from packer.store.part_folder import PartFolder
 from packer.store.parts import Part
 from reader.tuning import tuning
 
-PackParts = Callable[[dict[str, Inputs], PartFolder, PackOptions, float], PackReport]
 # Far more parts than CPUs of a cluster: a node that is lost, or slow, then costs little.
 _MOST_PARTS = 1000
 # A node may be lost while its parts are tried again.
 _TRIES = 5
 
 
-def pack_by_ray(parts: dict[str, Inputs], to: Folder, options: PackOptions, pack: PackParts) -> PackReport:
+def pack_by_ray(parts: dict[str, Inputs], to: Folder, options: PackOptions, pack: PackStores) -> PackReport:
     """Pack the inputs of each split by tasks, and seal their parts; pack makes one part.
 
     Raises:
@@ -51,7 +49,7 @@ def pack_by_ray(parts: dict[str, Inputs], to: Folder, options: PackOptions, pack
         own = replace(options, engine="local", workers=1, progress=None)
         numbers = range(1, count + 1)
         done = rejected = 0
-        # the first one alone: what is wrong with all ends it, and it says to the others how many inputs a block has
+        # the first one alone: what is wrong with all ends it
         for some in (numbers[:1], numbers[1:]):
             tasks = [task.remote(listed, to.out, Part(number, count), own, pack) for number in some]
             for inputs, rejects in _ended(ray, tasks):
@@ -70,10 +68,10 @@ def pack_by_ray(parts: dict[str, Inputs], to: Folder, options: PackOptions, pack
 
 
 def _pack_part(
-    parts: dict[str, Inputs], out: Any, part: Part, options: PackOptions, pack: PackParts
+    parts: dict[str, Inputs], out: Any, part: Part, options: PackOptions, pack: PackStores
 ) -> tuple[int, int]:
     """Pack one part in a process of Ray; returns its inputs and rejects."""
-    report = pack(parts, PartFolder(out, part), replace(options, part=str(part)), time.perf_counter())
+    report = pack_part(parts, Folder(out), replace(options, part=str(part)), time.perf_counter(), pack)
     return report.inputs, report.rejected
 
 

@@ -20,8 +20,9 @@ from packer.progress import followed
 from packer.report import PackReport
 from packer.sources.base import NO_STATE, State
 from packer.sources.local import LocalSource, locate
+from packer.store.recorded import DIVISION, SOURCES, TOTALS
 from packer.store.reports import store_report
-from packer.store.row_files import SOURCES, sources_digest
+from packer.store.row_files import sources_digest
 from packer.store.state import check_finished
 from packer.text import options_difference
 from reader.format.errors import StoreError
@@ -32,7 +33,8 @@ INPUTS = "inputs"
 
 def recorded_labels(inputs: Inputs) -> dict[str, object]:
     """Return how labels are read, and the digest of the inputs: their paths, classes, targets and further columns."""
-    return dict(sorted({**inputs.labels, INPUTS: _inputs_digest(inputs)}.items()))
+    digest = inputs.labels.get(INPUTS) or _inputs_digest(inputs)  # a part has that of all inputs
+    return dict(sorted({**inputs.labels, INPUTS: digest}.items()))
 
 
 def difference(recorded: Mapping[str, object], asked: Mapping[str, object]) -> str:
@@ -44,8 +46,8 @@ def difference(recorded: Mapping[str, object], asked: Mapping[str, object]) -> s
         >>> difference({"size": [16, 16], "inputs": "a"}, {"size": [16, 16], "inputs": "b"})
         'other inputs'
     """
-    before, now = dict(recorded), dict(asked)
-    digests = [[one.pop(name, None) for name in (INPUTS, SOURCES)] for one in (before, now)]
+    before, now = ({name: value for name, value in one.items() if name != TOTALS} for one in (recorded, asked))
+    digests = [[one.pop(name, None) for name in (INPUTS, SOURCES, DIVISION)] for one in (before, now)]
     if what := options_difference(before, now):
         return f"other options{what}"
     return "" if digests[0] == digests[1] else "other inputs"
@@ -95,7 +97,7 @@ def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Pat
         now = followed("check", states(inputs, os.fspath(options.masks or ""), range(len(inputs))), len(inputs))
         what = difference(recorded, asked | {SOURCES: sources_digest(now)})
     if what:
-        replace = "remove it" if options.part else f"replace it with {OVERWRITE}"
+        replace = "remove it" if options.part and DIVISION not in manifest.labels else f"replace it with {OVERWRITE}"
         update = ""
         if what == "other inputs" and inputs.images:
             update = f" If it is of these images, bring it up to date: {update_command(inputs.images, target, options)}"

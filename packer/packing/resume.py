@@ -32,7 +32,7 @@ class Committed:
     size_bytes is what they take of the file of rows; changed names the sources that are no longer what was packed.
     """
 
-    inputs_stop: int
+    inputs_stop: int = 0
     rows_stop: int = 0
     size_bytes: int = 0
     rejected: int = 0
@@ -51,13 +51,9 @@ class Committed:
 
 
 def journal_header(
-    inputs: Inputs, job: PackJob, options: PackOptions, *, block_inputs: int, split: str, span: range | None
+    inputs: Inputs, job: PackJob, options: PackOptions, *, block_inputs: int, split: str
 ) -> journals.Header:
-    """Describe what is packed and how; a resume must match it.
-
-    Args:
-        span: which of the inputs are this part's; None where it is no part.
-    """
+    """Describe what is packed and how; a resume must match it."""
     size = job.layout.size
     words = label_words(options) if options.update else dataclasses.replace(options, size=size).words()
     return journals.Header(
@@ -71,7 +67,7 @@ def journal_header(
         words=tuple(map(redacted, words)),
         split=split,
         command=UPDATE if options.update else "",
-        span=None if span is None else (span.start, span.stop),
+        max_rejects=str(options.max_rejects) if options.part else "",
     )
 
 
@@ -85,9 +81,9 @@ def header_difference(found: journals.Header, asked: journals.Header) -> str:
     return ""
 
 
-def read_committed(out: Path, inputs: Inputs, job: PackJob, masks: str, start: int) -> tuple[Committed, int]:
-    """Return what OUT's journal has of the inputs from the start-th on, and the byte up to which that stands in it."""
-    committed, seen, end = Committed(start), start, journals.header_end(out)
+def read_committed(out: Path, inputs: Inputs, job: PackJob, masks: str) -> tuple[Committed, int]:
+    """Return what OUT's journal has of the inputs, and the byte up to which that stands in it."""
+    committed, seen, end = Committed(), 0, journals.header_end(out)
     for result, line_end in _followed_blocks(out, len(inputs)):
         # the first journals do not say it
         result.size_bytes = job.layout.stored_bytes(result.rows, result.shapes, result.size_bytes)

@@ -28,7 +28,7 @@ import errno
 import itertools
 import os
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,7 @@ from packer.option_names import OVERWRITE, Option
 from packer.store import journal as journals
 from packer.store.files import copy_access, remove_tree, sync_folder, write_atomically
 from packer.store.lock import LOCK, Lock
-from packer.store.parts import PARTS, Part
+from packer.store.parts import PARTS
 from packer.store.state import (
     MOVING,
     UPDATE,
@@ -64,23 +64,20 @@ _OWN_NAMES = {FOLDER, "_tensordict", "meta.json", SAMPLES, REJECTED, MANIFEST, f
 
 
 class Making:
-    """Where a store is made, or a part of it.
+    """Where a store is made.
 
     Attributes:
         to: the destination.
-        whole: the folder of the stage for all of it.
-        part: None: it is all made here.
-        folder: where it is made: whole, or that of the part in it.
+        folder: the one of the stage in which it is made.
     """
 
-    def __init__(self, to: Folder, whole: Path, part: Part | None = None) -> None:
-        self.to, self.whole, self.part = to, whole, part
-        self.folder = whole if part is None else part.folder(whole)
+    def __init__(self, to: Folder, folder: Path) -> None:
+        self.to, self.folder = to, folder
 
     @property
     def name(self) -> Path:
-        """Where it will be; a part is not moved."""
-        return self.folder if self.part else self.to.out / self.folder.relative_to(self.to.stage)
+        """Where it will be."""
+        return self.to.out / self.folder.relative_to(self.to.stage)
 
     @property
     def old(self) -> Path | None:
@@ -236,37 +233,36 @@ class Folder:
             yield
 
     @contextlib.contextmanager
-    def held(self, parts: Sequence[Path] = ()) -> Iterator[None]:
-        """Hold the stage, as it is; or, together with other parts of the same pack, the folders of these parts.
+    def held(self, *, is_shared: bool = False) -> Iterator[None]:
+        """Hold the stage, as it is; is_shared: together with the parts of the pack that others make in it.
 
         A stage of which the whole was held, and in which nothing is in progress, is removed at the end.
 
         Raises:
-            PackError: another process has finished OUT since the first look; LockedError where one holds the stage, or a part.
+            PackError: another process has finished OUT since the first look; LockedError where one holds the stage.
         """
         try:
-            for folder in (self.stage, *parts):
-                self._lock(folder, is_shared=bool(parts) and folder == self.stage)
+            self._lock(is_shared)
             yield
         finally:
-            if self.locks and not parts:
+            if self.locks and not is_shared:
                 with contextlib.suppress(OSError, PackError):
                     self.check_same()
                     if not self.unfinished and not (self.stage / MOVING).exists():
                         remove_tree(self.stage)
             self._release()
 
-    def _lock(self, folder: Path, *, is_shared: bool) -> None:
-        """Make the stage, or a folder in it, with its working folder, and lock it."""
+    def _lock(self, is_shared: bool) -> None:
+        """Make the stage with its working folder, and lock it."""
         try:
-            (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-            self.locks.append(Lock(folder, is_shared=is_shared, out=self.out if folder == self.stage else None))
+            (self.stage / FOLDER).mkdir(parents=True, exist_ok=True)
+            self.locks.append(Lock(self.stage, is_shared=is_shared, out=self.out))
         except FileNotFoundError:
             raise self._finished_meanwhile() from None
         except OSError as e:
             if e.errno in (*FULL, errno.ENAMETOOLONG):
                 raise
-            raise PackError(f"{e.filename or folder} cannot be made: {system_reason(e)}.") from None
+            raise PackError(f"{e.filename or self.stage} cannot be made: {system_reason(e)}.") from None
         if self.finished and not self.replaces:
             raise self._finished_meanwhile()
 

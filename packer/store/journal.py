@@ -65,8 +65,8 @@ class Header:
     split: str = ""
     # what is done with them, a word of the command; "": they are packed
     command: str = ""
-    # which of the inputs are this part's: start and stop; None where it is no part
-    span: tuple[int, int] | None = None
+    # of a part: how many of all inputs may be rejected; else empty
+    max_rejects: str = ""
 
     def encode(self) -> bytes:
         """Return the line."""
@@ -85,12 +85,6 @@ class Header:
             found: Mapping[str, Any] = value_in(what, line, name, lambda v: type(v) is dict and is_plain(v), _PLAIN)
             return found
 
-        def is_span(value: Json) -> bool:
-            return value is None or (
-                type(value) is list and len(value) == 2 and all(type(n) is int and n >= 0 for n in value)
-            )
-
-        span = value_in(what, line, "span", is_span, "two integers, or null")
         return cls(
             inputs=integer(what, line, "inputs", 0),
             options=plain("options"),
@@ -101,7 +95,7 @@ class Header:
             words=texts(what, line, "words"),
             split=text(what, line, "split"),
             command=text(what, line, "command"),
-            span=span and tuple(span),
+            max_rejects=text(what, line, "max_rejects"),
         )
 
 
@@ -122,12 +116,8 @@ class CommitLog:
         self._path, self._descriptor = store / JOURNAL, -1
         self._inputs_stop = self._rows_stop = 0
 
-    def begin(self, header: Header, inputs_stop: int = 0) -> None:
-        """Create the files of rows, then the journal.
-
-        Args:
-            inputs_stop: of a part, the first of its inputs.
-        """
+    def begin(self, header: Header) -> None:
+        """Create the files of rows, then the journal."""
         self.check()
         for path in self._rows:
             path.parent.mkdir(exist_ok=True)
@@ -137,7 +127,6 @@ class CommitLog:
             sync_folder(path.parent)
         sync_folder(self.store)
         sync_names(self.store)
-        self._inputs_stop = inputs_stop
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | BINARY, 0o666)
         self._write(header.encode())
         sync_folder(self._path.parent)

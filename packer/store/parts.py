@@ -1,20 +1,27 @@
-"""Parts of one pack, on any hosts that share OUT's folder: what each one has, where it works, and which have started.
+"""Parts of one pack, on any hosts that share OUT's folder: which inputs each one has, and where it is packed.
 
-A part works in .packing/parts/2-of-4 of the stage as a pack works in the stage: no file is ever written by two hosts. The parts
-become one store in `packer.packing.parts.seal_parts`.
+A part is a store of its own, .packing/parts/2-of-4 in the stage of OUT, made as any other. They become one store in
+`packer.packing.parts`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from packer.store.journal import FOLDER, header_of
+from packer.store.journal import FOLDER, Header, header_of, read_progress
+from packer.store.recorded import DIVISION, SOURCES, TOTALS, check_recorded
+from reader.format.filesystem import refresh_names
+from reader.format.manifest import MANIFEST, REJECTED, read_manifest
+from reader.format.splits import beside
 
 PARTS = f"{FOLDER}/parts"
-_NAME = re.compile(r"([1-9]\d*)-of-([1-9]\d*)")
+_NAME = re.compile(rf"([1-9]\d*)-of-([1-9]\d*)(?:{re.escape(FOLDER)})?")
 
 
 @dataclass(frozen=True, order=True)
@@ -33,27 +40,74 @@ class Part:
     def __str__(self) -> str:
         return f"{self.number}/{self.count}"
 
-    def span(self, inputs: int, block_inputs: int) -> range:
-        """Return the span of inputs of this part, in complete blocks, so that parts have the blocks of one pack.
+    def span(self, inputs: int) -> range:
+        """Return the span of inputs of this part.
 
         Example:
-            >>> [Part(number, 3).span(inputs=10, block_inputs=2) for number in (1, 2, 3)]
-            [range(0, 2), range(2, 6), range(6, 10)]
+            >>> [Part(number, 3).span(inputs=10) for number in (1, 2, 3)]
+            [range(0, 3), range(3, 6), range(6, 10)]
         """
-        blocks = -(-inputs // block_inputs)
-        start, stop = (blocks * number // self.count * block_inputs for number in (self.number - 1, self.number))
-        return range(min(start, inputs), min(stop, inputs))
+        return range(inputs * (self.number - 1) // self.count, inputs * self.number // self.count)
 
-    def folder(self, out: Path) -> Path:
-        """Name the folder that this part of OUT works in."""
-        return out / PARTS / f"{self.number}-of-{self.count}"
+    def folder(self, store: Path) -> Path:
+        """Name the folder of this part of a store that is made in a folder of the stage."""
+        return store / PARTS / f"{self.number}-of-{self.count}"
+
+    def recorded(self, store: Path) -> Header | None:
+        """Return what this part is packed of, and how: as its journal says it, else its manifest; None where it has neither.
+
+        Raises:
+            StoreError: what it records is damaged.
+        """
+        folder = self.folder(store)
+        if header := header_of(beside(folder)):
+            check_recorded(header)
+            return header
+        refresh_names(folder / MANIFEST)  # another host may have just finished it
+        if not (folder / MANIFEST).exists():
+            return None
+        manifest = read_manifest(folder)
+        check_recorded(manifest)
+        labels = {name: value for name, value in manifest.labels.items() if name not in (SOURCES, TOTALS)}
+        return Header(
+            inputs=manifest.inputs,
+            options=manifest.options,
+            decoders=manifest.decoders,
+            labels=labels,
+            max_rejects=manifest.labels[TOTALS]["max_rejects"],
+        )
+
+    def is_packed(self, store: Path) -> bool:
+        """Whether this part is finished: a store, or a complete journal of rejects alone."""
+        stage = beside(self.folder(store))
+        with contextlib.suppress(FileNotFoundError):  # it is finished just now
+            if header := header_of(stage):
+                is_complete = read_progress(stage)[1:] == (header.inputs, 0) and (stage / REJECTED).is_file()
+                return is_complete and (stage / REJECTED).read_bytes().count(b"\n") == header.inputs
+        return self.recorded(store) is not None
 
 
-def started_parts(out: Path) -> list[Part]:
-    """List the parts of OUT that have a journal, in order."""
+def named_parts(store: Path) -> list[Part]:
+    """List the parts of a store that have a folder, in order."""
     try:
-        names = os.listdir(out / PARTS)
+        names = os.listdir(store / PARTS)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    found = sorted(Part(int(match[1]), int(match[2])) for match in map(_NAME.fullmatch, names) if match)
-    return [part for part in found if header_of(part.folder(out))]
+    return sorted({Part(int(match[1]), int(match[2])) for match in map(_NAME.fullmatch, names) if match})
+
+
+def started_parts(store: Path) -> Iterator[Part]:
+    """Yield the parts of a store that are packed or have a journal, in order."""
+    return (part for part in named_parts(store) if part.recorded(store))
+
+
+def wanted_parts(store: Path) -> list[Part]:
+    """List the parts of a store that have inputs, by what one that has started records; none where none has.
+
+    Raises:
+        StoreError: what it records is damaged.
+    """
+    recorded: Header | None = next(filter(None, (part.recorded(store) for part in named_parts(store))), None)
+    division: Any = recorded and recorded.labels.get(DIVISION)
+    count, inputs = division or (0, 0)
+    return [part for part in (Part(number, count) for number in range(1, count + 1)) if part.span(inputs)]

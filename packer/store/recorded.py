@@ -6,11 +6,17 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from packer.store.journal import Header
 from reader.format.manifest import Manifest
-from reader.format.values import INT32_MOST, is_number, value_in
+from reader.format.values import INT32_MOST, INT64_MOST, is_number, value_in
+
+# In the labels: the digest of the sources, by path, size, mtime and ctime.
+SOURCES = "sources"
+# And of a part: how many parts there are and of how many inputs; and what sealing adds up.
+DIVISION, TOTALS = "parts", "totals"
 
 
-def check_recorded(manifest: Manifest) -> None:
+def check_recorded(manifest: Manifest | Header) -> None:
     """Check the options and labels that `pack` has; others are of other programs.
 
     Raises:
@@ -47,10 +53,13 @@ _OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
         'an integer, "short:" and one, or null',
     ),
 }
+_ADDED = {"pixel_count", "sums", "square_sums", "max_rejects"}
 _LABELS: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(
         ("boxes", "extension", "inputs", "label_separator", "path_column", "sources", "target_column"),
         (lambda value: type(value) is str, "text"),
     ),
+    DIVISION: (lambda value: _are_integers(value, 1, INT64_MOST) and len(value) == 2, "two integers"),
+    TOTALS: (lambda value: type(value) is dict and value.keys() == _ADDED, f"an object of {', '.join(sorted(_ADDED))}"),
     **dict.fromkeys(("classes", "masks", "root"), (lambda value: type(value) is bool, "true or false")),
 }

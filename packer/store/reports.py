@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from packer.inputs.samples import Inputs
-from packer.pixels.layout import RowLayout
 from packer.report import PackReport
 from packer.sample_lines import read_rejects
-from packer.store.blocks import RejectedInput, Result
 from reader.format.manifest import Manifest
 
 _LINES_NAMED = CHANGES_NAMED = 5
@@ -47,38 +45,30 @@ def store_report(manifest: Manifest, inputs: Inputs, out: Path, seconds: float, 
     )
 
 
-def part_report(
-    folder: Path, part: str, layout: RowLayout, inputs: Inputs, span: range, blocks: Iterable[Result]
-) -> PackReport:
-    """Report one part of a store, packed but not sealed; what it took is for the caller to fill in."""
-    rejects: list[RejectedInput] = []
-    store_bytes, height, width = 0, *(layout.size or (0, 0))
-    for block in blocks:
-        rejects += block.rejects
-        store_bytes += layout.size_bytes(block.rows, block.shapes)
-        height = max([height, *(row_height for row_height, _ in block.shapes)])
-        width = max([width, *(row_width for _, row_width in block.shapes)])
-    rows = len(span) - len(rejects)
+def empty_report(inputs: Inputs, out: Path, reasons: dict[str, int]) -> PackReport:
+    """Report a part without a row, which is no store.
+
+    Args:
+        reasons: reason of a reject -> how many.
+    """
     return PackReport(
-        out=str(folder),
-        inputs=len(span),
-        rows=rows,
-        rejected=len(rejects),
+        out=str(out),
+        inputs=len(inputs),
+        rows=0,
+        rejected=len(inputs),
         ignored=inputs.ignored,
         classes=len(inputs.classes),
-        size=(height, width),
-        channels=layout.channel_count,
-        store_bytes=store_bytes,
+        size=(0, 0),
+        channels=0,
+        store_bytes=0,
         source_bytes=0,
         seconds=0.0,
         images_per_second=0.0,
         too_many_rejects=False,
-        reasons=dict(collections.Counter(reject.reason for reject in rejects).most_common()),
+        reasons=reasons,
         target_kind=inputs.target_kind,
         notes=inputs.notes,
         layout=inputs.layout,
-        has_own_sizes=layout.geometry.has_own_sizes,
-        part=part,
     )
 
 

@@ -34,8 +34,6 @@ MASK_OFFSETS = f"{TENSORS}/mask_offsets.memmap"
 FRAMES = f"{TENSORS}/frames.memmap"
 EXTRAS = f"{TENSORS}/extras"
 MASKS = f"{EXTRAS}/masks.memmap"
-# In the recorded labels: the digest of the sources, by path, size, mtime and ctime.
-SOURCES = "sources"
 
 
 class RowFiles:

@@ -24,7 +24,8 @@ from packer.store import journal as journals
 from packer.store.blocks import Result
 from packer.store.files import sync_folder, write_synced
 from packer.store.manifest_file import encode_manifest
-from packer.store.row_files import EXTRAS, MASKS, SOURCES, TARGETS, TENSORS, RowFiles, channel_statistics, extra_specs
+from packer.store.recorded import SOURCES, TOTALS
+from packer.store.row_files import EXTRAS, MASKS, TARGETS, TENSORS, RowFiles, channel_statistics, extra_specs
 from reader.format.blocks import Block, parse_content
 from reader.format.check import metadata_files
 from reader.format.errors import StoreError
@@ -156,11 +157,25 @@ def _fields(written: RowFiles, header: journals.Header, layout: RowLayout, input
         "options": header.options,
         "decoders": header.decoders,
         "further_targets": inputs.further_targets,
-        "labels": {**header.labels, **({SOURCES: f"{written.sources:064x}"} if len(inputs) else {})},
+        "labels": {
+            **header.labels,
+            **({SOURCES: f"{written.sources:064x}"} if len(inputs) else {}),
+            **({TOTALS: _totals(written, header)} if header.max_rejects else {}),
+        },
         "mask_values": written.mask_values,
         "has_own_sizes": layout.geometry.has_own_sizes,
         "has_own_masks": layout.has_masks and not layout.has_mask_file,
         "jpeg": jpeg_rows(layout.quality, written.unpacked_bytes, written.squared_error),
+    }
+
+
+def _totals(written: RowFiles, header: journals.Header) -> dict[str, object]:
+    """Return what sealing adds up over the parts of a store."""
+    return {
+        "pixel_count": written.pixel_count,
+        "sums": written.sums,
+        "square_sums": written.square_sums,
+        "max_rejects": header.max_rejects,
     }
 
 

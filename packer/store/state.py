@@ -12,8 +12,8 @@ import shlex
 from pathlib import Path
 
 from packer.inputs.splits import stores_in
-from packer.store.journal import FOLDER, JOURNAL, Header, header_of, read_header, read_progress
-from packer.store.parts import PARTS, Part, started_parts
+from packer.store.journal import FOLDER, JOURNAL, Header, header_of, read_progress
+from packer.store.parts import PARTS, Part, started_parts, wanted_parts
 from packer.store.recorded import check_recorded
 from reader.format.check import check_store
 from reader.format.errors import IncompleteStoreError, StoreError
@@ -116,44 +116,32 @@ def unfinished_message(out: Path) -> str:
         command = command_to_resume(found, header)
         return f"{target} {what}{progress} was interrupted or is still running. Continue with: {command}"
     # of splits, first that whose parts are not all packed
-    found = next((store for store in stores if _unpacked_parts(store)), found)
-    return _progress_of_parts(found)
+    return _progress_of_parts(next((store for store in stores if _unpacked_parts(store)), found))
+
+
+def _unpacked_parts(store: Path) -> list[Part]:
+    """List the parts of a store that are not packed to their end, where one has started."""
+    return [part for part in wanted_parts(store) if not part.is_packed(store)]
 
 
 def _progress_of_parts(store: Path) -> str:
     """Say which parts of a store are packed, and what to do next."""
-    parts, unpacked = started_parts(store), _unpacked_parts(store)
-    message = f"{out_of(store)} is incomplete: its parts are not sealed"
-    if not parts:
-        images_and_out = shlex.join(["IMAGES", str(out_of(store))])
-        return f"{message}. When all n of pack {images_and_out} --part i/n are there: {seal_command(store)}"
+    parts, out = [*started_parts(store)], out_of(store)
     if two := two_divisions(store, parts):
         return two
-    started = list(filter(None, unpacked.values()))
-    more = f", and {len(started) - _PARTS_NAMED} more" if len(started) > _PARTS_NAMED else ""
-    message += (
-        f": {parts[0].count - len(unpacked)} of {parts[0].count} are packed{''.join(started[:_PARTS_NAMED])}{more}"
-    )
-    if not unpacked:
-        return f"{message}. Continue with: {seal_command(store)}"
-    following = resume_command(store, next(iter(unpacked)), like=parts[0])
-    return f"{message}. When all are: {seal_command(store)}. Continue with: {following}"
-
-
-def _unpacked_parts(store: Path) -> dict[Part, str]:
-    """Return the parts of a store that are not packed to their end, with how far each is; "" of one that has not started."""
-    parts = started_parts(store)
-    unpacked = {Part(number, part.count): "" for part in parts[:1] for number in range(1, part.count + 1)}
-    for part in parts:
-        header, inputs_stop, _ = read_progress(part.folder(store))
-        start, stop = header.span or (0, header.inputs)
-        # before its first block no line says how far it is
-        done = max(0, inputs_stop - start)
-        if done >= stop - start:
-            unpacked.pop(part, None)
-        else:
-            unpacked[part] = f", {part} at {done} of {stop - start} images"
-    return unpacked
+    command = seal_command(store)
+    message = f"{out} is incomplete: its parts are not sealed"
+    if not parts:
+        return f"{message}. When all n of pack {shlex.join(['IMAGES', str(out)])} --part i/n are there: {command}"
+    count, left = len(wanted_parts(store)), _unpacked_parts(store)
+    message += f": {count - len(left)} of {count} are packed"
+    if not left:
+        return f"{message}. Continue with: {command}"
+    more = f" and {len(left) - _PARTS_NAMED} more" if len(left) > _PARTS_NAMED else ""
+    message += f", not {', '.join(map(str, left[:_PARTS_NAMED]))}{more}"
+    begun = (beside(part.folder(store)) for part in left)
+    line = next((command_to_resume(folder, header) for folder in begun if (header := header_of(folder))), "")
+    return f"{message}. When all are: {command}.{f' Continue with: {line}' if line else ' Pack these as the others.'}"
 
 
 def two_divisions(store: Path, parts: list[Part]) -> str:
@@ -173,9 +161,10 @@ def seal_command(store: Path) -> str:
 
 
 def _whole(store: Path) -> Path:
-    """Return the OUT of a store that has parts in a stage: of a split, the folder of all."""
-    headers = (header_of(part.folder(store)) for part in started_parts(store))
-    return out_of(store.parent if any(header.split for header in headers if header) else store)
+    """Return the OUT of what is made in a folder of a stage, of a part too: of a split, the folder of all."""
+    if store.parent.name == Path(PARTS).name:
+        store = store.parents[2]
+    return out_of(store if store.name.endswith(FOLDER) else store.parent)
 
 
 def out_of(store: Path) -> Path:
@@ -208,8 +197,8 @@ def _read_unfinished(out: Path) -> tuple[Header, str]:
     return header, f", at {min(inputs_stop, header.inputs)} of {header.inputs} images and {rows_stop} rows,"
 
 
-def command_to_resume(out: Path, header: Header, part: str = "") -> str:
-    """Return the command that resumes the pack in a folder, or with a part of it, by the header of a journal.
+def command_to_resume(out: Path, header: Header) -> str:
+    """Return the command that resumes the pack in a folder, by the header of a journal.
 
     Whoever made that chose the words of its journal. Such as no pack writes are not repeated: a person may copy the command.
     """
@@ -218,10 +207,10 @@ def command_to_resume(out: Path, header: Header, part: str = "") -> str:
     named = (*header.images, header.command)
     if not all(_is_usual(word) for word in (*named, *header.words)) or any(map(_is_option, named)):
         return f"the same pack command again ({shown(str(out / JOURNAL))} has words that are not shown)"
-    target, verb = out_of(out.parent if header.split else out), [header.command] if header.command else []
+    is_of_more = header.split or header.max_rejects  # splits, or parts
+    target, verb = _whole(out) if is_of_more else out_of(out), [header.command] if header.command else []
     command = [*verb, *header.images, f"./{target}" if _is_option(str(target)) else str(target), *header.words]
-    command += ["--part", part] if part else []
-    command += ["--overwrite"] if not verb and published(target) else []
+    command += ["--overwrite"] if not verb and published(out_of(out)) else []
     return shown(redacted(shlex.join(["pack", *command])))
 
 
@@ -232,8 +221,3 @@ def _is_usual(word: str) -> bool:
 
 def _is_option(word: str) -> bool:
     return word.startswith("-") and word not in ("-", "-0")
-
-
-def resume_command(store: Path, part: Part, like: Part | None = None) -> str:
-    """Return the command that packs a part of a store, or resumes it, with the words of its journal, or of like's."""
-    return command_to_resume(store, read_header((like or part).folder(store)), part=str(part))

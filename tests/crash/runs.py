@@ -57,7 +57,8 @@ KINDS = {
     "labelled": Kind(f"{_BUILD} --boxes {{work}}/boxes --masks {{work}}/masks"),
     "own sizes": Kind("build {work}/images {out} --fit none --workers 2 --max-rejects 50%"),
     "jpeg": Kind(f"{_BUILD} --compress=90"),
-    "seal": Kind("seal {out} --max-rejects 50%", (f"{_BUILD} --part 1/2", f"{_BUILD} --part 2/2")),
+    "seal": Kind("seal {out}", (f"{_BUILD} --part 1/2", f"{_BUILD} --part 2/2")),
+    "part": Kind(f"{_BUILD} --part 2/2", (f"{_BUILD} --part 1/2",)),
     # where OUT is an empty folder, a mount point perhaps
     "inside": Kind(_BUILD, is_filled=True, is_inside=True),
     "merge": Kind("merge {work}/a {work}/b {out}", is_copy=True),

@@ -9,7 +9,7 @@ import venv
 from pathlib import Path
 
 import pytest
-from conftest import content_bytes, photo, store_bytes
+from conftest import content_bytes, photo, unparted_bytes
 
 from packer import pack
 
@@ -73,7 +73,7 @@ def test_every_command_but_bench_works_without_torch(host: Path, images: Path, t
         code, output = run_on_host(host, tmp_path, *command)
         assert (code, "torch" in output) == (0, False), f"pack {' '.join(command)}: {output}"
     for name in ("pulled", "parts"):
-        assert store_bytes(tmp_path / name) == store_bytes(tmp_path / "out"), name
+        assert unparted_bytes(tmp_path / name) == unparted_bytes(tmp_path / "out"), name
     assert content_bytes(tmp_path / "merged") == content_bytes(tmp_path / "out")
     # the manifest names the decoders, and another Pillow is used there
     pack(images, tmp_path / "here", size=32)

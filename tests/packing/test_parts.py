@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import random
@@ -14,23 +13,19 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
-from conftest import PACK, Tune, make_splits, make_tree, store_bytes
+from conftest import PACK, Tune, make_splits, make_tree, unparted_bytes
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 from redecoding import rows_of_other_sources
 
 from packer import LockedError, OptionsError, PackError, pack, seal_parts
 from packer.errors import JournalError
 from packer.operations.verify import verify
-from packer.packing import build, resume
-from packer.packing.parts import division
+from packer.packing import parts, resume
 from packer.report import Progress
 from packer.store import journal as journals
-from packer.store.blocks import block_inputs
 from packer.store.journal import Header
 from packer.store.parts import Part
 from packer.store.state import check_finished
@@ -55,7 +50,7 @@ def reference(images: Path, tmp_path: Path) -> dict[str, bytes]:
 
 def _packed(images: Path, out: Path, **options: Any) -> dict[str, bytes]:
     pack(images, out, size=32, fit="pad", workers=1, max_rejects="20%", **options)
-    return store_bytes(out)
+    return unparted_bytes(out)
 
 
 def _pack_parts(images: Path, out: Path, count: int, numbers: Any = None, **options: Any) -> None:
@@ -78,61 +73,20 @@ def test_parts_of_rows_with_sizes_of_their_own_are_the_bytes_of_one_pack(
     _interrupt(images, out, "2/3", **chosen)
     _pack_parts(images, out, 3, [3, 1, 2], **chosen)
     report = seal_parts(out, max_rejects="20%")
-    assert store_bytes(out) == store_bytes(tmp_path / "reference")
+    assert unparted_bytes(out) == unparted_bytes(tmp_path / "reference")
     assert (report.rows, report.rejected, report.has_own_sizes) == (22, 3, True)
     assert len(read_blocks(out)) > 3
     assert verify(out).problems == rows_of_other_sources(out, images) == []
 
 
-def test_a_part_that_is_not_the_first_reads_no_headers_of_others(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(division, "count_sizes", _spied := Mock(side_effect=division.count_sizes))
-
-    def spans() -> list[range]:
-        """Return of which inputs headers were read since it was last asked."""
-        seen = [call.args[2] for call in _spied.call_args_list]
-        _spied.reset_mock()
-        return seen
-
-    chosen: dict[str, Any] = {"size": None, "fit": "none"}
-    _pack_parts(images, tmp_path / "out", 3, [2], **chosen)
-    assert spans() == [range(24), range(8, 16)]
-    _pack_parts(images, tmp_path / "out", 3, [1, 3], **chosen)
-    assert spans() == [range(8), range(16, 24)]
-    # started over, beside the others; and what it reports
-    report = pack(images, tmp_path / "out", fit="none", part="2/3", overwrite=True)
-    assert spans() == [range(8, 16)]
-    sizes = [Image.open(io.BytesIO(path.read_bytes())).size for path in sorted(images.rglob("*.jpg"))[8:16]]
-    assert report.size == (max(height for _, height in sizes), max(width for width, _ in sizes))
-    assert (report.has_own_sizes, report.store_bytes) == (True, sum(width * height * 3 for width, height in sizes))
-
-
-def test_a_part_whose_inputs_are_others_since_images_have_other_sizes_is_started_over(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(division, "block_inputs", lambda count, row_bytes: 8)
-    chosen: dict[str, Any] = {"size": None, "fit": "none"}
-    _pack_parts(images, tmp_path / "out", 3, [2], **chosen)
-    # as of larger images: part 2 is inputs 6 to 12, no longer 8 to 16
-    monkeypatch.setattr(division, "block_inputs", lambda count, row_bytes: 6)
-    report = pack(images, tmp_path / "out", fit="none", part="2/3", overwrite=True)
-    assert (report.inputs, report.resumed_from) == (6, 0)
-    _pack_parts(images, tmp_path / "out", 3, [1, 3], **chosen)
-    seal_parts(tmp_path / "out")
-    pack(images, tmp_path / "reference", fit="none")
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "reference")
-
-
-@given(st.integers(0, 500), st.integers(1, 40), st.integers(1, 9))
-def test_parts_hold_every_input_once_in_complete_blocks(inputs: int, count: int, step: int) -> None:
-    spans = [Part(number, count).span(inputs, step) for number in range(1, count + 1)]
+@given(st.integers(0, 500), st.integers(1, 40))
+def test_parts_hold_every_input_once(inputs: int, count: int) -> None:
+    spans = [Part(number, count).span(inputs) for number in range(1, count + 1)]
     assert [index for span in spans for index in span] == list(range(inputs))
-    assert all(span.start % step == 0 or not span for span in spans)
-    assert max(map(len, spans)) - min(map(len, spans)) <= 2 * step
+    assert max(map(len, spans)) - min(map(len, spans)) <= 1
 
 
-@pytest.mark.parametrize("count", [1, 20])
+@pytest.mark.parametrize("count", [1, 3, 40])
 def test_sealed_parts_are_the_bytes_of_one_pack(
     images: Path, tmp_path: Path, reference: dict[str, bytes], count: int
 ) -> None:
@@ -140,22 +94,18 @@ def test_sealed_parts_are_the_bytes_of_one_pack(
     order = random.Random(count).sample(range(1, count + 1), count)
     _pack_parts(images, out, count, order)
     with pytest.raises(
-        IncompleteStoreError, match=rf"sealed: {count} of {count} are packed\. Continue with: pack seal "
+        IncompleteStoreError, match=rf"sealed: {min(count, 25)} of {min(count, 25)} are packed\. Continue with: pack seal "
     ):
         check_finished(out)
     with pytest.raises(IncompleteStoreError, match="is incomplete"):
         MemmapDataset(out, as_tuple=False)
     report = seal_parts(out, max_rejects="20%")
-    assert store_bytes(out) == reference
+    assert unparted_bytes(out) == reference
     assert (report.rows, report.inputs, report.rejected, report.too_many_rejects) == (23, 25, 2, False)
     assert verify(out).problems == rows_of_other_sources(out, images) == []
     # done once more, nothing is done
     assert seal_parts(out).rows == 23
-    assert store_bytes(out) == reference
-
-
-class _Stop(Exception):
-    pass
+    assert unparted_bytes(out) == reference
 
 
 def test_splits_are_sealed_each(tmp_path: Path) -> None:
@@ -163,7 +113,7 @@ def test_splits_are_sealed_each(tmp_path: Path) -> None:
     expected = _packed(tmp_path / "images", tmp_path / "reference")
     _pack_parts(tmp_path / "images", tmp_path / "out", 2)
     assert list(seal_parts(tmp_path / "out").splits) == ["train", "val"]
-    assert store_bytes(tmp_path / "out") == expected
+    assert unparted_bytes(tmp_path / "out") == expected
 
 
 def test_columns_of_a_manifest_and_lines_of_rejects_reach_the_store(tmp_path: Path) -> None:
@@ -173,8 +123,30 @@ def test_columns_of_a_manifest_and_lines_of_rejects_reach_the_store(tmp_path: Pa
     expected = _packed(images / "list.csv", tmp_path / "reference", shuffle=3)
     _pack_parts(images / "list.csv", tmp_path / "out", 3, shuffle=3)
     report = seal_parts(tmp_path / "out", max_rejects=1)
-    assert store_bytes(tmp_path / "out") == expected
+    assert unparted_bytes(tmp_path / "out") == expected
     assert report.reject_lines == {"there is no such file": [14]}
+
+
+def test_a_part_whose_inputs_are_all_rejected_is_no_store_and_is_sealed(images: Path, tmp_path: Path) -> None:
+    for path in (images / "class1").iterdir():
+        path.write_bytes(b"no image")
+    how: dict[str, Any] = {"size": 32, "fit": "pad", "max_rejects": "50%"}
+    pack(images, tmp_path / "reference", **how)
+    for part in ("2/3", "2/3", "1/3", "3/3"):
+        report = pack(images, tmp_path / "out", part=part, **how)
+        assert (report.rows, report.rejected) == ((0, 8) if part == "2/3" else (8, 0)), part
+    assert not seal_parts(tmp_path / "out").too_many_rejects
+    assert unparted_bytes(tmp_path / "out") == unparted_bytes(tmp_path / "reference")
+
+
+@pytest.mark.parametrize(("given", "sealed", "too_many"), [("1%", None, True), ("50%", None, False), ("50%", 1, True)])
+def test_sealing_keeps_the_most_rejects_of_its_parts(
+    given: str, sealed: int | None, too_many: bool, images: Path, tmp_path: Path
+) -> None:
+    for name in ("class0/001.jpg", "class2/004.jpg"):
+        (images / name).write_bytes(b"no image")
+    _pack_parts(images, tmp_path / "out", 2, max_rejects=given)
+    assert seal_parts(tmp_path / "out", max_rejects=sealed).too_many_rejects == too_many
 
 
 def _interrupt(images: Path, out: Path, part: str, **options: Any) -> None:
@@ -190,18 +162,17 @@ def test_an_interrupted_part_is_named_and_resumed(images: Path, tmp_path: Path, 
     out = tmp_path / "out"
     _interrupt(images, out, "2/2")
     _pack_parts(images, out, 2, [1])
-    with pytest.raises(PackError, match=r"part 2/2 of .* is unfinished: \d+ of its 13 images .* part='2/2'\)"):
+    with pytest.raises(PackError, match=r"part 2/2 of .* is unfinished\. Give the command .* then: pack seal .*out$"):
         seal_parts(out)
     said = (
-        r"sealed: 1 of 2 are packed, 2/2 at \d+ of 13 images\. When all are: pack seal .*out\."
-        r" Continue with: pack\(.*, part='2/2'\)$"
+        r"sealed: 1 of 2 are packed, not 2/2\. When all are: pack seal .*out\. Continue with: pack\(.*, part='2/2'.*\)$"
     )
     with pytest.raises(IncompleteStoreError, match=said):
         check_finished(tmp_path / "out.packing")
     # also where it had not begun: a job that is started again by its scheduler says the same
     _pack_parts(images, out, 2, [1, 2])
     seal_parts(out, max_rejects=5)
-    assert store_bytes(out) == reference
+    assert unparted_bytes(out) == reference
 
 
 def test_a_part_may_be_packed_again(images: Path, tmp_path: Path) -> None:
@@ -211,13 +182,13 @@ def test_a_part_may_be_packed_again(images: Path, tmp_path: Path) -> None:
     (tmp_path / "good.jpg").replace(images / "class0/000.jpg")
     _pack_parts(images, tmp_path / "out", 3, [1], overwrite=True)
     assert seal_parts(tmp_path / "out").rejected == 0
-    assert store_bytes(tmp_path / "out") == _packed(images, tmp_path / "reference")
+    assert unparted_bytes(tmp_path / "out") == _packed(images, tmp_path / "reference")
 
 
 Prepare = Callable[[Path, Path], None]
 
 REFUSALS: list[tuple[Prepare, str]] = [
-    (lambda i, o: _pack_parts(i, o, 3, [1, 3]), r"part 2/3 of .* is missing\. Pack it, .* part='2/3'"),
+    (lambda i, o: _pack_parts(i, o, 3, [1, 3]), r"part 2/3 of .* is missing\. Give the command"),
     (lambda i, o: _pack_parts(i, o, 4, [4]), r"part 1/4 of .* and 2 more are missing"),
     (lambda i, o: o.mkdir(), r"holds no part of a pack\. Parts are made by: pack IMAGES"),
     (lambda i, o: None, r"holds no part of a pack"),
@@ -261,14 +232,17 @@ def test_a_part_of_another_pack_is_refused(
 
 def test_parts_of_other_decoders_are_refused(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _pack_parts(images, tmp_path / "out", 2, [1])
-    monkeypatch.setattr(resume, "pixel_versions", lambda quality: {"pillow": {"version": "0"}})
+    folder = tmp_path / "out.packing/.packing/parts/1-of-2"
+    folder.rename(tmp_path / "1-of-2")
+    for module in (parts, resume):
+        monkeypatch.setattr(module, "pixel_versions", lambda quality: {"pillow": {"version": "0"}})
+    # begun at the same moment, so that neither saw the other
+    _pack_parts(images, tmp_path / "out", 2, [2])
+    (tmp_path / "1-of-2").rename(folder)
     with pytest.raises(
         PackError, match=r"part 1/2 of .* was started with other decoders .*\. Pack all parts with the same"
     ):
         _pack_parts(images, tmp_path / "out", 2, [2])
-    # begun at the same moment, so that neither saw the other
-    monkeypatch.setattr(build, "check_siblings", lambda *_: None)
-    _pack_parts(images, tmp_path / "out", 2, [2])
     with pytest.raises(PackError, match=r"part 1/2 of .* was packed with other decoders .* in part 2/2"):
         seal_parts(tmp_path / "out")
 
@@ -305,8 +279,6 @@ def test_a_part_that_is_none_is_a_usage_error(images: Path, tmp_path: Path, text
         pack(images, tmp_path / "out", size=32, part=text)
     with pytest.raises(OptionsError, match="part needs size or fit='none'"):
         pack(images, tmp_path / "out", part="1/2")
-    with pytest.raises(OptionsError, match="boxes and masks do not go together with part yet"):
-        pack(images, tmp_path / "out", size=32, part="1/2", boxes="some.json")
 
 
 @pytest.fixture
@@ -384,31 +356,22 @@ def test_killed_parts_resume_to_the_same_bytes(tmp_path: Path) -> None:
         process.communicate()
         pack(images, out, size=64, workers=1, part=f"{number}/3")
     seal_parts(out)
-    assert store_bytes(out) == store_bytes(tmp_path / "reference")
+    assert unparted_bytes(out) == unparted_bytes(tmp_path / "reference")
 
 
-def test_rows_that_are_cut_short_are_named(images: Path, tmp_path: Path) -> None:
-    _pack_parts(images, tmp_path / "out", 2)
-    os.truncate(tmp_path / "out.packing/.packing/parts/2-of-2" / PIXELS, 5000)
-    with pytest.raises(
-        JournalError, match=r"has 5000 bytes, its journal says 36864\. Pack that part again, with part and"
-    ):
-        seal_parts(tmp_path / "out")
-    _pack_parts(images, tmp_path / "out", 2, [2], overwrite=True)
-    assert seal_parts(tmp_path / "out").rows == 24
-
-
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_the_rows_of_a_part_that_are_gone_are_named(number: int, images: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "change"), [(1, Path.unlink), (2, lambda path: os.truncate(path, 5000))])
+def test_the_rows_of_a_part_that_are_lost_are_named(
+    number: int, change: Callable[[Path], None], images: Path, tmp_path: Path
+) -> None:
     """No rows of zeros stand for them; what is left is joined once they are packed again."""
-    _pack_parts(images, tmp_path / "out", 3)
-    (tmp_path / f"out.packing/.packing/parts/{number}-of-3" / PIXELS).unlink()
-    with pytest.raises(JournalError, match=rf"{number}-of-3.* has 0 bytes, its journal says 24576\. Pack that part"):
+    _pack_parts(images, tmp_path / "out", 2)
+    change(tmp_path / f"out.packing/.packing/parts/{number}-of-2" / PIXELS)
+    with pytest.raises(PackError, match=rf"{number}-of-2.* is (missing|5000 bytes).* Or pack part {number}/2 again"):
         seal_parts(tmp_path / "out")
-    _pack_parts(images, tmp_path / "out", 3, [number], overwrite=True)
+    _pack_parts(images, tmp_path / "out", 2, [number], overwrite=True)
     assert seal_parts(tmp_path / "out").rows == 24
     pack(images, tmp_path / "whole", size=32, fit="pad")
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
+    assert unparted_bytes(tmp_path / "out") == unparted_bytes(tmp_path / "whole")
 
 
 def test_the_rows_of_a_part_that_are_gone_once_parts_were_joined_are_missed(images: Path, tmp_path: Path) -> None:
@@ -449,13 +412,7 @@ def test_the_command_reports_a_part_and_of_sealing(images: Path, tmp_path: Path)
     assert json.loads(second.stdout)["part"] == "2/2"
     sealed = run("seal", out)
     assert (sealed.returncode, "23 rows of 32 x 32 x 3, 3 classes" in sealed.stdout) == (3, True)
-    assert "1 of 24 inputs was rejected, more than --max-rejects 1%" in sealed.stderr
+    assert "1 of 24 inputs was rejected, more than --max-rejects of the parts" in sealed.stderr
     assert run("seal", str(tmp_path / "nothing")).stderr.startswith(
         f"pack: {tmp_path}/nothing holds no part of a pack."
     )
-
-
-def test_blocks_are_cut_as_in_one_pack() -> None:
-    """Guards the spans: a part that does not begin at a block would cut other blocks than one pack does."""
-    step = block_inputs(1000, 3072)
-    assert all(Part(n, 7).span(1000, step).start % step == 0 for n in range(1, 8))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Tune, make_tree, store_bytes
+from conftest import Tune, make_tree, unparted_bytes
 
 from packer import OptionsError, PackError, pack
 from packer.cli.app import run
@@ -54,7 +54,7 @@ def test_parts_on_ray_are_sealed_to_the_bytes_of_a_local_pack(
     assert (report.inputs, report.rows, report.rejected, report.too_many_rejects) == (49, 48, 1, False)
     assert [now.done for now in seen if now.stage == "pack"][-1] == 49
     pack(images, tmp_path / "local", max_rejects=1, **options)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "local")
+    assert unparted_bytes(tmp_path / "out") == unparted_bytes(tmp_path / "local")
     cluster.remove_node(node, allow_graceful=False)
 
 
@@ -72,13 +72,13 @@ def test_a_node_that_is_killed_costs_time_alone(node: Any, cluster: Any, tmp_pat
     cluster.remove_node(node, allow_graceful=False)
     assert killed[0] < 160
     pack(images, tmp_path / "local", size=32)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "local")
+    assert unparted_bytes(tmp_path / "out") == unparted_bytes(tmp_path / "local")
 
 
 def test_a_part_that_cannot_be_packed_ends_the_pack_with_its_sentence(node: Any, cluster: Any, tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     (tmp_path / "images/broken.jpg").write_bytes(b"no image")
-    with pytest.raises(PackError, match="nothing of .*images could be packed"):
+    with pytest.raises(PackError, match="nothing of .*out could be packed: every input was rejected"):
         pack(tmp_path / "images", tmp_path / "out", size=16, engine="ray")
     cluster.remove_node(node, allow_graceful=False)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Tune, interrupted, photo, store_bytes
+from conftest import Tune, interrupted, photo, store_bytes, unparted_bytes
 from test_boxes import coco
 
 from packer import PackError, ScanError, merge, pack, seal_parts, subset, update
@@ -66,7 +66,7 @@ def test_columns_classes_and_digests_are_recorded_and_no_path(images: Path, tmp_
     assert str(tmp_path) not in (tmp_path / "out" / MANIFEST).read_text()
     pack(path, tmp_path / "parts", size=32, classes=str(tmp_path / "classes.txt"), part="1/1", **how)
     seal_parts(tmp_path / "parts")
-    assert store_bytes(tmp_path / "parts") == store_bytes(tmp_path / "out")
+    assert unparted_bytes(tmp_path / "parts") == unparted_bytes(tmp_path / "out")
 
 
 def test_the_digest_of_boxes_depends_on_the_label_files_alone(images: Path, tmp_path: Path) -> None:

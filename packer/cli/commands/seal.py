@@ -5,15 +5,15 @@ from __future__ import annotations
 import click
 
 from packer.cli import messages
-from packer.cli.options import StorePath, answers, options_of
+from packer.cli.options import StorePath, answers
 from packer.cli.output import Output
 
 
 @click.command()
 @click.argument("out", type=StorePath())
-@options_of("max_rejects")
+@click.option("--max-rejects", metavar="N|P%", help="More rejects fail (exit 3); else as given for the parts.")
 @answers
-def seal(out: str, max_rejects: str, output: Output) -> int:
+def seal(out: str, max_rejects: str | None, output: Output) -> int:
     """Join the parts of OUT, packed by pack --part, into one store.
 
     It needs neither IMAGES nor the options of the parts. A part that is missing, unfinished, or packed with other options is an
@@ -24,8 +24,9 @@ def seal(out: str, max_rejects: str, output: Output) -> int:
         pack seal out/
         for i in 1 2 3 4; do pack images/ out/ --fit none --part $i/4; done; pack seal out/
     """
-    from packer.packing.parts.seal_parts import seal_parts
+    from packer.packing.parts import seal_parts
 
     with output.progress(" rows") as bar:
         report = seal_parts(out, max_rejects=max_rejects, progress=bar.update)
-    return output.packed(report, messages.copied(report, f"sealed in {report.seconds:.1f} s"), max_rejects)
+    text = messages.copied(report, f"sealed in {report.seconds:.1f} s")
+    return output.packed(report, text, max_rejects or "of the parts")
