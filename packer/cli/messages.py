@@ -71,11 +71,16 @@ def rows(count: int) -> str:
     return counted(count, "row", "rows")
 
 
-def copied(report: PackReport, done: str = "") -> str:
-    """Summarize a store that was made without decoding, and how fast, or what was done."""
+def copied(report: PackReport) -> str:
+    """Summarize a store that was made without decoding, and how fast."""
     speed = f"{size_text(int(report.store_bytes / report.seconds))}/s"
-    done = done or f"{rows(report.rows)} copied in {report.seconds:.1f} s, {speed}"
+    done = f"{rows(report.rows)} copied in {report.seconds:.1f} s, {speed}"
     return "\n".join([*store_lines(report), done, *reject_lines(report)])
+
+
+def sealed(report: PackReport) -> str:
+    """Summarize a store that was made of its parts."""
+    return "\n".join([*store_lines(report), f"sealed in {report.seconds:.1f} s", *reject_lines(report)])
 
 
 def transferred(report: CopyReport, what: str) -> str:

@@ -28,5 +28,4 @@ def seal(out: str, max_rejects: str | None, output: Output) -> int:
 
     with output.progress(" rows") as bar:
         report = seal_parts(out, max_rejects=max_rejects, progress=bar.update)
-    text = messages.copied(report, f"sealed in {report.seconds:.1f} s")
-    return output.packed(report, text, max_rejects or "of the parts")
+    return output.packed(report, messages.sealed(report), max_rejects or "of the parts")
