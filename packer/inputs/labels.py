@@ -22,7 +22,6 @@ MOST_FLOAT32 = 3.4028235677973362e38
 # a leading zero makes a name: 007 is not 7
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|-?inf")
-_DECIMAL_COMMA = re.compile(r"-?[0-9]+,[0-9]+")
 # what a column of one label in 0 and 1 holds
 _FLAGS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 _SEPARATORS = (",", ";", "|", " ")
@@ -145,14 +144,12 @@ def _check_names(names: Sequence[str], rows: list[list[str]], name: str, where: 
     if garbled := {text for text in names if any("\ud800" <= letter <= "\udfff" for letter in text)}:
         line, text = _first(rows, garbled, where)
         raise ScanError(f"{line} is not UTF-8: it has {text!r} as {name}. Save it as UTF-8.")
-    numbers = {text for text in names if _NUMBER.fullmatch(text) or _DECIMAL_COMMA.fullmatch(text)}
-    if numbers:
+    if numbers := {text for text in names if _NUMBER.fullmatch(text)}:
         line, number = _first(rows, numbers, where)
-        words = {*names} - numbers
-        other = "{} has {!r}".format(*_first(rows, words, where)) if words else "a decimal comma is no point"
+        other, word = _first(rows, {*names} - numbers, where)
         raise ScanError(
-            f"{line} has {number!r} as {name}, {other}. Expected numbers alone or names alone, empty where there is no label;"
-            f" if these are names, list them all with {Option('classes')}."
+            f"{line} has {number!r} as {name}, {other} has {word!r}. Expected numbers alone or names alone, empty where there is"
+            f" no label; if these are names, list them all with {Option('classes')}."
         )
     for separator in _SEPARATORS:
         pieces = {text: text.split(separator) for text in names}

@@ -96,8 +96,9 @@ def listed(
             f"{unit} {lines[0]} of {images} has {names[0]!r}, and no line has the path of an image. Expected names that end in"
             f" .jpg or the like; {Option('extension')} adds what they lack."
         )
-    sieve.ignored += len(names) - len(taken)
-    names = Paths(map(names.__getitem__, taken))
+    if len(taken) < len(names):
+        sieve.ignored += len(names) - len(taken)
+        names = Paths(map(names.__getitem__, taken))
     root = absolute_path(starts[-1] if options.root is None else options.root)
     if not os.path.isdir(root):
         raise ScanError(f"{Option('root', options.root)} is not a folder.")
@@ -116,10 +117,10 @@ def listed(
         inside = os.path.join(os.path.commonpath([min(folders.values()), max(folders.values())]), "")
     below = {key: folder[len(inside) :] for key, folder in folders.items()}
     paths = Paths(f"{below[_folder_of(name)]}{_file_of(name, options.extension or '')}" for name in names)
-    passed = [index for index, path in enumerate(paths) if sieve.passes(path)]
-    taken = array("q", map(taken.__getitem__, passed))
-    inputs = Inputs(Path(inside), paths=Paths(map(paths.__getitem__, passed)))
-    inputs.lines = Column("int64", values=array("q", map(lines.__getitem__, taken)))
+    inputs = Inputs(Path(inside), paths=paths, lines=Column("int64", values=lines).chosen(taken))
+    passed = array("q", (index for index, path in enumerate(paths) if sieve.passes(path)))
+    if len(passed) < len(paths):
+        inputs, taken = inputs.chosen(passed), array("q", map(taken.__getitem__, passed))
     inputs.targets = Column("int64", values=array("q", [-1]) * len(taken))
     sieve.report(inputs, images)
     return inputs, taken

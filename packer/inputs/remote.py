@@ -9,7 +9,7 @@ from packer.inputs.names import Sieve, divided
 from packer.inputs.samples import Column, Inputs
 from packer.sources.base import State, check_size
 from packer.sources.object_storage import is_refused, object_version, open_url, reason
-from reader.format.shown import redacted, shown
+from reader.format.shown import redacted
 
 # What a file system raises of a URL that names nothing there, or makes no sense to it.
 _WRONG = (FileNotFoundError, ValueError, TypeError, NotImplementedError, ImportError)
@@ -66,13 +66,8 @@ def list_objects(url: str) -> dict[str, tuple[int, int]]:
         raise RemoteError(
             f"{redacted(url)} is one object. Expected a folder of images: archives and lists are read from local disks."
         )
-    found = {
+    return {
         path[len(root) :].removeprefix("/"): (int(about["size"] or 0), object_version(about))
         for path, about in listed.items()
         if about["type"] == "file" and not path.endswith("/")
     }
-    if odd := next((name for name in found if "//" in f"/{name}"), None):
-        raise RemoteError(
-            f"{redacted(url)} has the object {shown(odd)!r}, with a folder that has no name, which no path can have. Rename it."
-        )
-    return found

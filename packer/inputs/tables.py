@@ -32,7 +32,6 @@ PATH_COLUMNS = ("path", "filepath", "file_path", "image_path", "file_name", "fil
 # the first of these that there is holds the target, unless --target-column names another
 TARGET_COLUMNS = ("target", "label", "class", "cls")
 
-_DELIMITERS = ",;\t"
 _PARQUET_BATCH = 4096
 
 
@@ -135,15 +134,12 @@ def _records(path: Path, asked: str | None) -> Iterator[tuple[int, dict[str, Jso
     suffix = path.suffix.lower()
     if suffix == ".parquet":
         return _parquet_records(path, asked)
-    return _json_records(path) if suffix == ".jsonl" else _csv_records(path, asked)
+    return _json_records(path) if suffix == ".jsonl" else _csv_records(path)
 
 
-def _csv_records(path: Path, asked: str | None) -> Iterator[tuple[int, dict[str, Json]]]:
+def _csv_records(path: Path) -> Iterator[tuple[int, dict[str, Json]]]:
     with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        # blank lines are no header
-        first = next(filter(str.strip, file), "")
-        file.seek(0)
-        reader = csv.reader(file, delimiter=_delimiter(first, path, asked), strict=True)
+        reader = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
         header: list[str] = []
         line = 1
         try:
@@ -160,19 +156,7 @@ def _csv_records(path: Path, asked: str | None) -> Iterator[tuple[int, dict[str,
             raise ScanError(f"line {line} of {path} is not as a {path.suffix[1:]} should be: {e}.") from None
 
 
-def _delimiter(header: str, path: Path, asked: str | None) -> str:
-    """Return what separates cells: what makes a column of paths of the header, as Excel writes ; where a comma is in numbers."""
-    usual = "\t" if path.suffix.lower() == ".tsv" else ","
-    for delimiter in (usual, *_DELIMITERS):
-        cells = next(csv.reader([header], delimiter=delimiter), [])
-        if path_column([cell.strip() for cell in cells], asked) is not None:
-            return delimiter
-    return usual
-
-
 def _check_header(header: list[str], where: str) -> None:
-    if odd := next((name for name in header if not name.isascii() and not name.isprintable()), ""):
-        raise ScanError(f"{where} is not UTF-8: it has {odd!r} as a column's name. Save it as UTF-8.")
     if image := next(filter(is_image, header), ""):
         raise ScanError(
             f"{where} has {image!r} where the names of columns are expected. Put the line path,label above it."

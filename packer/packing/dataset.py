@@ -20,7 +20,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from packer.errors import DecodeError, OptionsError, ScanError, SourceError
-from packer.inputs.class_lists import MOST_CLASSES
+from packer.inputs.class_lists import MOST_CLASSES, checked_names
 from packer.inputs.labels import MOST_FLOAT32
 from packer.inputs.paths import Paths
 from packer.inputs.samples import Column, Inputs
@@ -94,9 +94,8 @@ def pack_dataset(dataset: MapDataset, out: str | os.PathLike[str], options: Data
     first, first_target = _first(dataset)
     pack_options = PackOptions.among(vars(options) | {"size": options.size or first.size[::-1], "classes": None})
     kind = _Kind.of(first_target)
-    names = tuple(options.classes if options.classes is not None else _class_names(dataset))
-    if not all(isinstance(name, str) for name in names):
-        raise OptionsError(f"classes are {names[:3]!r}, expected names.")
+    classes = [*(options.classes if options.classes is not None else _class_names(dataset))]
+    names = checked_names(classes, "the list of classes") if classes else ()
     if kind.name == "multi-hot" and names and len(names) != kind.count:
         raise OptionsError(f"there are {len(names)} classes, the first target has {kind.count} values.")
     inputs = Inputs(Path("."), classes=names if kind.name != "regression" else (), target_kind=kind.name)
@@ -250,15 +249,16 @@ def _pair(item: object) -> tuple[Image.Image, object]:
     return _image(item[0]), _plain(item[1])
 
 
-def _image(value: object) -> Image.Image:
+def _image(value: Any) -> Image.Image:
     if isinstance(value, Image.Image):
         return value
-    array = _array(value)
-    if array is None or array.dtype != np.uint8:
+    is_tensor = hasattr(value, "detach")
+    if not (is_tensor or isinstance(value, np.ndarray)) or str(value.dtype).removeprefix("torch.") != "uint8":
         raise DecodeError(
             f"its image is {_described(value)}, expected a PIL image, a uint8 array or a uint8 tensor, before any ToTensor"
         )
-    if array.ndim == 3 and not isinstance(value, np.ndarray):
+    array: npt.NDArray[Any] = value.cpu().numpy() if is_tensor else value
+    if is_tensor and array.ndim == 3:
         array = array.transpose(1, 2, 0)
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[:, :, 0]
@@ -267,30 +267,16 @@ def _image(value: object) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(array))
 
 
-def _plain(target: object) -> object:
+def _plain(target: Any) -> object:
     """Return a target as Python's own number, or a list of those; None is no class."""
-    array = _array(target)
-    if array is not None:
-        target = array.tolist()
-    if isinstance(target, tuple):
-        target = list(target)
-    if isinstance(target, list):
+    if hasattr(target, "tolist"):  # of an array, a tensor, or a number of numpy
+        target = target.tolist()
+    if isinstance(target, list | tuple):
         return [_plain(value) for value in target]
-    if isinstance(target, np.generic | bool):
-        return _plain(target.item()) if isinstance(target, np.generic) else int(target)
-    return -1 if target is None else target
+    return -1 if target is None else int(target) if isinstance(target, bool) else target
 
 
-def _array(value: object) -> npt.NDArray[Any] | None:
-    """Return an array or a tensor as an array, None for other types."""
-    if isinstance(value, np.ndarray):
-        return value
-    if hasattr(value, "detach") and hasattr(value, "numpy"):
-        array: npt.NDArray[Any] = value.detach().cpu().numpy()
-        return array
-    return None
-
-
-def _described(value: object) -> str:
-    array = _array(value)
-    return type(value).__name__ if array is None else f"{array.dtype}{list(array.shape)}"
+def _described(value: Any) -> str:
+    if not hasattr(value, "dtype") or not hasattr(value, "shape"):
+        return type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')}{[*value.shape]}"

@@ -6,8 +6,9 @@ nothing.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator
+import threading
+from collections import deque
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -73,26 +74,29 @@ class RemoteSource:
 
 
 class ObjectPrefetch:
-    """Asks for the objects of a block, a few at a time, while this worker decodes those before."""
+    """Asks for the objects of coming blocks, a few at a time, while this worker decodes. Safe from two threads."""
 
     def __init__(self, root: str) -> None:
         self._root = root
         self._pool = ThreadPoolExecutor(tuning().source_requests, thread_name_prefix="pixpack-fetch")
-        self._coming: Iterator[tuple[int, str]] = iter(())
+        self._coming: deque[tuple[int, str]] = deque()
         self._fetched: dict[int, Future[bytes]] = {}
+        self._lock = threading.Lock()
 
     def expect(self, inputs: Iterable[tuple[int, str]]) -> None:
-        """Learn which inputs of the next block, by number and path, will be asked for, in order."""
-        self._coming, self._fetched = iter(inputs), {}
-        self._fill()
+        """Learn which inputs, by number and path, will be asked for, in order."""
+        with self._lock:
+            self._coming.extend(inputs)
+            self._fill()
 
     def source(self, index: int, path: str) -> RemoteSource:
         """Return an input's source; its bytes are there or on their way where it was expected."""
-        fetched = self._fetched.pop(index, None)
-        self._fill()
+        with self._lock:
+            fetched = self._fetched.pop(index, None)
+            self._fill()
         return RemoteSource(self._root, path, fetched)
 
     def _fill(self) -> None:
-        room = tuning().source_objects_ahead - len(self._fetched)
-        for index, path in itertools.islice(self._coming, room):
+        while self._coming and len(self._fetched) < tuning().source_objects_ahead:
+            index, path = self._coming.popleft()
             self._fetched[index] = self._pool.submit(RemoteSource(self._root, path).fetch)

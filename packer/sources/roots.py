@@ -40,7 +40,7 @@ def check_system(path: str, error: OSError, roots: Iterable[str] = ()) -> None:
         while not os.path.exists(folder):
             folder = os.path.dirname(folder)
         # the mount point of a disk that is away is an empty folder
-        if is_missing(folder):
+        if os.access(folder, os.R_OK) and os.path.isdir(folder) and not os.listdir(folder):
             raise SourceError(f"{path} cannot be read: {folder} is empty, its disk may not be mounted") from error
 
 
@@ -66,14 +66,3 @@ def is_there(path: str | os.PathLike[str]) -> bool:
         check_system(os.fspath(path), e)
         return False
     return True
-
-
-def is_missing(path: str) -> bool:
-    """Whether a path is not there, cannot be reached, or is an empty folder, as the mount point of a disk that is away."""
-    try:
-        with os.scandir(path) as entries:
-            return next(entries, None) is None
-    except NotADirectoryError:
-        return False
-    except OSError:
-        return True

@@ -46,25 +46,16 @@ def read_members(
                     label = file.read(info.size)
                 yield name, info.offset_data, info.size, label, None if is_plain else "it is no plain file in its tar"
             _check_end(file, tar.offset)
-    except (OSError, tarfile.TarError, EOFError) as e:
+    # tarfile lets the last four through of records, sizes and rows of headers that no program writes
+    except (OSError, tarfile.TarError, EOFError, ValueError, OverflowError, MemoryError, RecursionError) as e:
         if isinstance(e, OSError):
             check_system(str(path), e)
         raise ScanError(f"{path} is cut short or damaged at {name}: {e}. Copy it again.") from None
-    # what tarfile lets through of records, sizes and rows of headers that no program writes
-    except (ValueError, OverflowError, MemoryError, RecursionError):
-        raise ScanError(f"{path} is damaged after {name}: a header makes no sense. Copy it again.") from None
 
 
 def is_header(head: bytes) -> bool:
-    """Whether these 512 bytes are a member's header."""
-    # POSIX ustar and GNU write it; older tars do not, but there a checksum is right
-    if head[_MAGIC_AT : _MAGIC_AT + 5] == b"ustar" or len(head) < tarfile.BLOCKSIZE:
-        return head[_MAGIC_AT : _MAGIC_AT + 5] == b"ustar"
-    try:
-        expected = int(head[148:156].strip(b" \0"), 8)
-    except ValueError:
-        return False
-    return expected == sum(head[:148]) + sum(head[156:]) + 8 * 32
+    """Whether these bytes begin with a member's header, as POSIX ustar and GNU write it."""
+    return head[_MAGIC_AT : _MAGIC_AT + 5] == b"ustar"
 
 
 def _check_end(file: IO[bytes], offset: int) -> None:

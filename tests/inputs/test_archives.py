@@ -5,9 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
-import random
 import tarfile
-import tracemalloc
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -175,37 +173,8 @@ def test_a_header_that_makes_no_sense_is_one_sentence(odd: bytes, is_first: bool
     begin = 0 if is_first else tarfile.BLOCKSIZE
     path.write_bytes(intact[:begin] + odd + intact[begin:])
     last = "its beginning" if is_first else "a.jpg"
-    with pytest.raises(ScanError, match=f"t.tar is damaged after {last}: a header makes no sense. Copy it again."):
+    with pytest.raises(ScanError, match=f"t.tar is cut short or damaged at {last}: .* Copy it again."):
         listed(path)
-
-
-def test_members_of_a_key_are_one_sample_wherever_they_stand(tmp_path: Path) -> None:
-    members = samples(0, 12)
-    apart = {name: data for suffix in ("jpg", "cls", "json") for name, data in members.items() if name.endswith(suffix)}
-    shuffled = dict(random.Random(3).sample(sorted(members.items()), len(members)))
-    for number, order in enumerate((apart, dict(reversed(apart.items())), shuffled)):
-        inputs = listed(make_tar(tmp_path / f"{number}.tar", order))
-        assert sorted(zip((path.partition("/")[2] for path in inputs.paths), inputs.targets.tolist(), strict=True)) == [
-            (f"{n:05}.jpg", n % 3) for n in range(12)
-        ]
-        ages = [json.loads(cells)["age"] for cells in inputs.cells]
-        assert [f"{age:05}.jpg" for age in ages] == [path.partition("/")[2] for path in inputs.paths]
-
-
-def test_bytes_of_labels_are_forgotten_with_their_tar(tmp_path: Path) -> None:
-    count, size_bytes = 6, 2 << 20
-    tars = [make_tar(tmp_path / f"{number}.tar", {"a.jpg": "", "b.txt": b"x" * size_bytes}) for number in range(count)]
-    tracemalloc.start()
-    assert len(listed(*tars)) == count
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < (count - 2) * size_bytes
-
-
-def test_keys_are_those_of_one_tar(tmp_path: Path) -> None:
-    one = make_tar(tmp_path / "a.tar", {"0.jpg": "", "0.cls": "1"})
-    other = make_tar(tmp_path / "b.tar", {"0.cls": "0", "0.jpg": ""})
-    assert listed(one, other).targets.tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("names", [["x/a.jpg"], ["train/x/a.jpg", "val/x/a.jpg"]])
@@ -279,26 +248,6 @@ def test_a_pack_of_tars_resumes_to_the_same_bytes_and_notices_a_change(tmp_path:
 # -- zips
 
 
-def test_a_zip_is_packed_as_the_folder_that_it_was(images: Path, tmp_path: Path) -> None:
-    members = {f"photos/{path.relative_to(images)}": path.read_bytes() for path in sorted(images.rglob("*.jpg"))}
-    others = {"photos/readme.txt": b"x", "__MACOSX/photos/class0/._000.jpg": b"\0\5\x16\7"}
-    pack(images, tmp_path / "folder", size=32)
-    for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        path = make_zip(tmp_path / f"z{method}.zip", members | others, method)
-        report = pack(path, tmp_path / f"out{method}", size=32)
-        assert (report.rows, report.ignored) == (24, 1)
-        train, folder = (
-            MemmapDataset(tmp_path / f"out{method}", as_tuple=False),
-            MemmapDataset(tmp_path / "folder", as_tuple=False),
-        )
-        assert (train.classes, train.targets) == (folder.classes, folder.targets)
-        assert [name for name, _ in train.samples] == [f"{path.name}/photos/{name}" for name, _ in folder.samples]
-        assert train.numpy().tobytes() == folder.numpy().tobytes()
-        assert (
-            verify(tmp_path / f"out{method}").problems == rows_of_other_sources(tmp_path / f"out{method}", path) == []
-        )
-
-
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_members_of_one_name_in_a_zip_are_each_a_row(tmp_path: Path) -> None:
     # of one size, so that their sums alone tell them apart
@@ -311,25 +260,6 @@ def test_members_of_one_name_in_a_zip_are_each_a_row(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(images[0], images[0][:-1] + b"x"))
     assert pack(path, tmp_path / "two", size=32, max_rejects=1).rows == 2
     assert verify(tmp_path / "two").problems == rows_of_other_sources(tmp_path / "two", path) == []
-
-
-def test_a_zip_may_hold_splits_or_images_alone(tmp_path: Path) -> None:
-    split = make_zip(tmp_path / "split.zip", {"d/train/a/1.jpg": jpeg(1), "d/val/b/1.jpg": jpeg(2)})
-    found = scan(split)
-    assert {name: (inputs.paths, inputs.classes) for name, inputs in found.items()} == {
-        "train": (["split.zip/d/train/a/1.jpg"], ("a", "b")),
-        "val": (["split.zip/d/val/b/1.jpg"], ("a", "b")),
-    }
-    assert pack(split, tmp_path / "out", size=32).rows == 2
-    flat = scan(make_zip(tmp_path / "flat.zip", {"d/2.jpg": b"", "d/1.png": b"", "d/x.txt": b""}))[""]
-    assert (flat.paths, flat.classes, flat.ignored) == (["flat.zip/d/1.png", "flat.zip/d/2.jpg"], (), 1)
-    with pytest.raises(ScanError, match="holds no image"):
-        scan(make_zip(tmp_path / "none.zip", {"x.txt": b""}))
-
-
-def test_images_without_a_size_are_measured_inside_archives(tmp_path: Path) -> None:
-    path = make_zip(tmp_path / "z.zip", {f"{n}.jpg": jpeg(n, (24, 16)) for n in range(4)})
-    assert pack(path, tmp_path / "out").size == (16, 24)
 
 
 def test_damaged_members_of_a_zip_are_rejected_alone(tmp_path: Path) -> None:
@@ -364,13 +294,3 @@ def test_a_zip_that_is_cut_short_is_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-30])
     with pytest.raises(ScanError, match=r"z.zip cannot be read: .* Copy it again"):
         scan(path)
-
-
-def test_nothing_but_rejects_leaves_nothing(tmp_path: Path) -> None:
-    path = make_tar(tmp_path / "t.tar", {"a.jpg": "text"})
-    with pytest.raises(
-        PackError,
-        match="could be packed: its only input was rejected. For example t.tar/a.jpg: Pillow cannot identify it",
-    ):
-        pack(path, tmp_path / "out", size=32)
-    assert not (tmp_path / "out").exists()

@@ -268,20 +268,6 @@ def test_a_coco_file_that_is_none_ends_the_pack_before_it_begins(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("cat\n\ncow\n", "classes.txt holds no list of class names. Expected one name a line, without blank lines"),
-        ("cat\ncow\ncat\n\n", "classes.txt names the class 'cat' twice"),
-    ],
-)
-def test_class_lists_of_yolo_must_be_clear(text: str, message: str, flat: Path, tmp_path: Path) -> None:
-    (flat / "0.txt").write_text("0 0.5 0.5 0.5 0.5\n")
-    (flat / "classes.txt").write_text(text)
-    with pytest.raises(ScanError, match=message):
-        pack(flat, tmp_path / "out", size=32, boxes=flat)
-
-
 def test_images_are_found_by_the_end_of_their_path_and_must_be_one(tmp_path: Path) -> None:
     images = make_tree(tmp_path / "images", each=1)
     (images / "class1" / "000.jpg").rename(images / "class1" / "one.jpg")
@@ -347,17 +333,6 @@ def test_labels_that_changed_since_are_refused_by_a_resume(images: Path, tmp_pat
         pack(images, tmp_path / "out", size=32, boxes=labels)
 
 
-def test_splits_share_one_coco_file(tmp_path: Path) -> None:
-    for split in ("train", "val"):
-        make_tree(tmp_path / "images" / split, classes=1, each=2)
-        shutil.move(tmp_path / "images" / split / "class0" / "000.jpg", tmp_path / "images" / split / f"{split}.jpg")
-    labels = coco(tmp_path / "c.json", {"train.jpg": None, "val/val.jpg": None}, [("val/val.jpg", [5, 5, 30, 30])])
-    report = pack(tmp_path / "images", tmp_path / "out", size=32, boxes=labels, workers=1)
-    assert report.rows == 4
-    found = {split: sorted(map(len, boxes_of(tmp_path / "out" / split))) for split in ("train", "val")}
-    assert found == {"train": [0, 0], "val": [0, 1]}
-
-
 def test_splits_have_room_for_as_many_boxes_as_any_of_them_needs(tmp_path: Path) -> None:
     for split in ("train", "val"):
         make_tree(tmp_path / "images" / split, classes=1, each=1)
@@ -375,32 +350,6 @@ def test_splits_have_room_for_as_many_boxes_as_any_of_them_needs(tmp_path: Path)
     )
     with pytest.raises(PackError, match=r"train is finished, but with other options"):
         pack(tmp_path / "images", tmp_path / "out", size=32, boxes=labels, workers=1)
-
-
-def test_show_draws_boxes_where_they_are(flat: Path, tmp_path: Path) -> None:
-    from packer.operations.show import contact_sheet
-
-    for n in range(6):
-        Image.new("RGB", (60, 40)).save(flat / f"{n}.png")
-    labels = coco(tmp_path / "c.json", flat_sizes(), [("0.png", [20, 10, 20, 20])])
-    pack(flat, tmp_path / "out", size="40x60", boxes=labels, workers=1)
-    sheet = np.asarray(contact_sheet(tmp_path / "out", rows=[0, 1])).astype(int)
-    # tiles of 256 x 171 from 6, 6 on: the frame is 20 * 256 / 60 = 85 pixels into the first
-    coloured = (sheet.max(axis=2) - sheet.min(axis=2) > 50)[: 6 + 171]
-    ys, xs = np.nonzero(coloured)
-    scale = 256 / 60
-    expected = [6 + 20 * scale, 6 + 10 * scale, 6 + 40 * scale, 6 + 30 * scale]
-    assert np.abs(np.subtract([xs.min(), ys.min(), xs.max() + 1, ys.max() + 1], expected)).max() <= 1.5
-
-
-def test_names_of_boxes_that_overlap_stand_in_other_corners() -> None:
-    from packer.operations.overlay import _free_corner
-
-    box = (10.0, 20.0, 90.0, 80.0)
-    taken: list[tuple[float, ...]] = []
-    for corner in ((10, 20), (59, 20), (10, 66), (59, 66), (10, 20)):
-        taken.append(_free_corner(box, 30.0, taken))
-        assert taken[-1][:2] == corner
 
 
 # -- YOLO
@@ -473,18 +422,6 @@ def test_names_of_classes_come_from_data_yaml(names: str, where: str, flat: Path
     train = MemmapDataset(tmp_path / "out", as_tuple=False)
     assert (train.classes, report.notes) == (["no", "dog: small", "3"], [])
     assert train.store.extras["box_targets"][1].tolist() == [2]
-
-
-def test_a_label_that_data_yaml_does_not_name_rejects_its_image(flat: Path, tmp_path: Path) -> None:
-    pytest.importorskip("yaml")
-    labels = yolo(flat, tmp_path / "labels", {"1.txt": "2 0.5 0.5 0.5 0.5"}, classes=None)
-    (labels / "data.yaml").write_text("names: [cat, dog]")
-    report = pack(flat, tmp_path / "out", size=32, boxes=labels, workers=1)
-    reason = (
-        "line 1 of 1.txt is '2 0.5 0.5 0.5 0.5'; expected class x y width height, or class and x y of three corners or more,"
-        " the class below 2"
-    )
-    assert (report.rows, report.reasons) == (5, {reason: 1})
 
 
 @pytest.mark.parametrize(
@@ -565,23 +502,3 @@ def test_labels_of_none_of_the_images_end_the_pack_before_it_begins(flat: Path, 
     with pytest.raises(ScanError, match="has a label file for none of the 6 images. Expected 0.txt for 0.png."):
         pack(flat, tmp_path / "out", size=32, boxes=tmp_path / "labels")
     assert not (tmp_path / "out").exists()
-
-
-def test_yolo_labels_that_changed_since_are_refused_by_a_resume(images: Path, tmp_path: Path) -> None:
-    files = {f"class{c}/{n:03}.txt": "0 0.5 0.5 0.2 0.2" for c in range(3) for n in range(8)}
-    labels = yolo(images, tmp_path / "labels", files)
-    options = {"size": 32, "boxes": labels, "max_rejects": "50%"}
-    stopped(images, tmp_path / "out", workers=1, **options)
-    for changed in ("0 0.5 0.5 0.2 0.3", "1 0.5 0.5 0.2 0.2", "oh"):
-        (labels / "class2" / "007.txt").write_text(changed)
-        with pytest.raises(PackError, match="was started with other options"):
-            pack(images, tmp_path / "out", **options)
-    (labels / "class2" / "007.txt").write_text("0 0.5 0.5 0.2 0.2")
-    assert pack(images, tmp_path / "out", **options).rows == 24
-
-
-def test_labels_of_members_are_found_by_their_names_in_the_archive(flat: Path, tmp_path: Path) -> None:
-    shutil.make_archive(str(tmp_path / "flat"), "zip", flat)
-    labels = yolo(flat, tmp_path / "labels", {"1.txt": "1 0.5 0.5 0.5 0.5"})
-    pack(tmp_path / "flat.zip", tmp_path / "out", size="40x60", boxes=labels, workers=1)
-    assert boxes_of(tmp_path / "out")[1] == [[15, 10, 45, 30]]

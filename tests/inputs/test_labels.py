@@ -159,14 +159,11 @@ WRONG = [
     ("l.csv", "path,x,y\na.jpg,1,2\nb.jpg,1,up\n", {"target_column": "x,y"}, "line 3 of .* has up as x,y"),
     ("l.csv", "path,label\na.jpg,-2\n", {}, "line 2 of .* has -2 as label. Expected an index from 0 to 999999. If these are ids"),
     ("l.csv", f"path,label\na.jpg,0\nb.jpg,{HUGE}\n", {}, "line 3 of .* has 9+ as label. Expected an index from 0 to 999999"),
-    ("l.csv", "path;label\na.jpg;1,5\nb.jpg;2,5\n", {}, "has '1,5' as label, a decimal comma is no point"),
     ("l.csv", "path,label\na.jpg,cat\n", {"classes": ("dog",)}, "line 2 of .* has the class 'cat' that classes does not"),
     ("l.csv", "path,label\na.jpg,3\n", {"classes": ("x", "y")}, "line 2 of .* has 3 as label. Expected an index from 0 to 1"),
     ("l.csv", "path,label\na.jpg,x\nb.jpg,1\n", {"classes": ("x", "y")}, "line 3 of .* has the class '1' that classes does not"),
     ("l.csv", "path,kind\na.jpg,3\n", {"target_column": "label"}, "has no column 'label', which target_column names"),
     ("l.csv", b"path,label\na.jpg,caf\xe9\n", {}, r"line 2 of .* is not UTF-8: it has 'caf\\udce9' as label"),
-    ("l.csv", b"path,caf\xe9\na.jpg,1\n", {}, r"line 1 of .* is not UTF-8: it has 'caf\\udce9' as a column's name"),
-    ("l.csv", "path,label\na.jpg,1\n".encode("utf-16"), {}, "line 1 of .* is not UTF-8"),
     ("l.csv", "path\na.jpg\n", {"root": "/no/such"}, "root='/no/such' is not a folder"),
     ("l.csv", "path\na.jpg\n/tmp/b.jpg\n", {"root": "."}, "line . of .* is not in root='.'. Give a folder that holds all images"),
     ("l.jsonl", '{"path": "a.jpg"}\n{"path": \n', {}, "line 2 of .*l.jsonl is not JSON"),
@@ -193,15 +190,13 @@ def test_paths_are_found_under_the_names_that_people_give_them(name: str, tmp_pa
 
 
 FORMS = {
-    "semicolons": "path;label\na.jpg;x,y\n",
-    "tabs in a csv": "path\tlabel\na.jpg\tx,y\n",
     "a mark": '\ufeffpath,label\r\na.jpg,"x,y"\r\n',
     "blank lines": '\n\npath , label\n\na.jpg,"x,y"\n',
 }
 
 
 @pytest.mark.parametrize("text", FORMS.values(), ids=FORMS)
-def test_what_separates_cells_is_seen(text: str, tmp_path: Path) -> None:
+def test_marks_and_blank_lines_are_passed_over(text: str, tmp_path: Path) -> None:
     inputs = scanned(tmp_path / "t.csv", text)
     assert (inputs.paths, inputs.classes) == (["a.jpg"], ("x,y",))
 

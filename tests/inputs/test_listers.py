@@ -339,19 +339,6 @@ def test_order_duplicates_and_lines_are_those_of_the_list(images: Path, tmp_path
     assert str(tmp_path).encode() not in b"".join(store_bytes(tmp_path / "out").values())
 
 
-def test_root_and_extension_make_paths_of_bare_ids(images: Path, feed: Feed) -> None:
-    feed(b"class1/003\nclass0/001.jpg\n")
-    inputs = scan("-", options=PackOptions(root=str(images), extension=".jpg"))[""]
-    assert (inputs.root, inputs.paths) == (images, ["class1/003.jpg", "class0/001.jpg"])
-    assert inputs.lines.tolist() == [1, 2]
-
-
-def test_a_list_inside_a_hidden_folder_is_packed(tmp_path: Path, feed: Feed) -> None:
-    images = touch(tmp_path / ".photos", "a/1.jpg", "b/2.jpg", ".cache/3.jpg")
-    feed(lines(listed(images)))
-    assert scan("-")[""].paths == ["a/1.jpg", "b/2.jpg"]
-
-
 ODD = [b"a b.jpg", b"two\nlines.jpg", b"\xff\xfe.jpg", "ü.jpg".encode(), b"tab\t.jpg", b"-.jpg"]
 
 

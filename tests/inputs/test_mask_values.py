@@ -15,7 +15,6 @@ from PIL import Image
 
 from packer import OptionsError, PackError, merge, pack, subset, update, verify
 from packer.cli.app import run
-from packer.store.state import check_finished
 from reader import MemmapDataset, StoreError
 from reader.format.manifest import read_manifest
 
@@ -148,13 +147,6 @@ def test_copies_and_updates_carry_the_values(form: str, binary: Path, tmp_path: 
     assert update(images, tmp_path / "out", masks=masks, workers=1).rows == 7
     pack(images, tmp_path / "fresh", workers=1, mask_values="0,255", **options)
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
-
-
-def test_the_command_that_resumes_names_values(binary: Path, tmp_path: Path, small_blocks: None) -> None:
-    given = {"size": 24, "masks": binary / "masks", "mask_values": "0,255"}
-    interrupted(pack, binary / "images", tmp_path / "out", inputs=2, workers=1, **given)
-    with pytest.raises(StoreError, match="--mask-values 0,255"):
-        check_finished(tmp_path / "out")
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

@@ -13,7 +13,6 @@ from PIL import Image
 from test_boxes import FITS, SIDES, coco, placed, stopped
 
 from packer import PackError, ScanError, pack
-from packer.operations.show import contact_sheet
 from packer.operations.verify import verify
 from reader import MemmapDataset, MemmapLoader, RandomHorizontalFlip
 
@@ -181,13 +180,6 @@ def tree(images: Path, tmp_path: Path) -> tuple[Path, dict[str, Any]]:
     return images, {"size": 32, "boxes": boxes, "masks": tmp_path / "masks", "max_rejects": "50%"}
 
 
-def test_a_finished_pack_is_confirmed_with_its_masks_alone(tree: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    images, options = tree
-    pack(images, tmp_path / "out", **options)
-    with pytest.raises(PackError, match=r"finished, but with other options \(with masks, now without\)"):
-        pack(images, tmp_path / "out", **{k: v for k, v in options.items() if k != "masks"})
-
-
 def test_a_mask_that_changed_since_is_read_again_by_a_resume(tree: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     images, options = tree
     stopped(images, tmp_path / "out", workers=1, **options)
@@ -203,16 +195,3 @@ def test_a_mask_that_changed_since_is_read_again_by_a_resume(tree: tuple[Path, d
     mask.rename(mask.with_suffix(".gif"))
     with pytest.raises(PackError, match="was started with other inputs"):
         pack(images, tmp_path / "other", workers=1, **options)
-
-
-def test_show_tints_rows_by_their_masks(pairs: tuple[Path, Path], tmp_path: Path) -> None:
-    images, masks = pairs
-    half = np.zeros((40, 60), np.uint8)
-    half[:, 30:] = 3
-    for n in range(5):
-        Image.new("L", (60, 40)).save(images / f"{n}.jpg")
-        Image.fromarray(half).save(masks / f"{n}.png")
-    pack(images, tmp_path / "out", masks=masks, workers=1)
-    tile = np.asarray(contact_sheet(tmp_path / "out", rows=[0]))[6 : 6 + 171, 6 : 6 + 256].astype(int)
-    assert tile[:, :126].max() == 0
-    assert (tile[:, 130:].max(axis=2) > 100).all()

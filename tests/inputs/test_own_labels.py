@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +16,10 @@ from tensordict import TensorDict
 from test_boxes import SIDES, boxes_of, coco, rectangle
 
 from packer import pack
-from packer.operations.show import contact_sheet
 from packer.operations.verify import verify
 from packer.store.manifest_file import manifest_head
 from reader import ImageBatch, MemmapDataset, RaggedBatch, RandomResizedCrop, ResizeCenterCrop
 from reader.epoch import in_epoch
-from reader.format import manifest as manifests
 from reader.format.check import metadata_files
 from reader.format.errors import StoreError
 from reader.format.manifest import manifest_of, read_manifest
@@ -151,35 +147,6 @@ def test_a_drawn_rectangle_is_under_its_box_and_mask_however_exif_turns_it(tmp_p
     assert {tuple(data[row].pixels.shape[:2]) for row in range(8)} == {(100, 150), (150, 100)}
 
 
-def test_room_for_rows_and_their_masks_is_allocated_before_decoding(sources: Path, tmp_path: Path) -> None:
-    steps = []
-    packed(sources, tmp_path / "out", progress=steps.append)
-    size_bytes = (tmp_path / "out" / manifests.PIXELS).stat().st_size
-    assert {progress.total for progress in steps if progress.stage == "allocate"} == {size_bytes}
-
-
-def test_what_is_wrong_with_a_mask_rejects_its_image(sources: Path, tmp_path: Path) -> None:
-    shutil.copytree(sources, tmp_path / "bad")
-    Image.fromarray(values(0, (60, 90))).save(tmp_path / "bad/masks/0.png")
-    (tmp_path / "bad/masks/1.png").unlink()
-    report = pack(tmp_path / "bad/images", tmp_path / "out", fit="none", masks=tmp_path / "bad/masks", workers=1)
-    assert report.reasons == {
-        "its mask 0.png: it has 60 x 90 pixels, the image 90 x 60": 1,
-        "it has no mask 1.png": 1,
-    }
-    assert [
-        tuple(row.shape)
-        for row in (MemmapDataset(tmp_path / "out", as_tuple=False)[n].extras["masks"] for n in range(5))
-    ] == [size[::-1] for size in SIZES[2:]]
-
-
-def test_show_draws_both_over_rows_of_their_own_sizes(sources: Path, own_store: Path, tmp_path: Path) -> None:
-    pack(sources / "images", tmp_path / "plain", fit="none", workers=1)
-    drawn, plain = (np.asarray(contact_sheet(out, rows=[3])).astype(int) for out in (own_store, tmp_path / "plain"))
-    # a mask of random values leaves no area as it was
-    assert drawn.shape != plain.shape or (np.abs(drawn - plain).max(-1) > 8).mean() > 0.2
-
-
 # -- reading
 
 
@@ -203,22 +170,3 @@ def test_crops_move_boxes_and_masks_as_those_of_each_image_alone(own_store: Path
     assert made.extras["box_count"].sum() > 3
     # boxes are over what they name: the centre of a kept box was inside the box before
     assert made.extras["masks"].shape == made.pixels.shape[:3]
-
-
-def test_made_boxes_and_masks_of_turned_pictures_cover_the_same_pixels(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "scripts.samples.make_sample", tmp_path / "made", "--labels", "--count", "6"]
-    subprocess.run(words, check=True, capture_output=True, cwd=Path(__file__).parents[2])
-    options: dict[str, Any] = {"max_size": 240, "boxes": tmp_path / "made/labels", "masks": tmp_path / "made/masks"}
-    report = pack(tmp_path / "made/images", tmp_path / "out", fit="none", workers=1, **options)
-    data = MemmapDataset(tmp_path / "out", as_tuple=False)
-    assert (report.rows, data.classes) == (6, ["apple", "lemon", "plum"])
-    seen = 0
-    for row in (data[n] for n in range(6)):
-        targets = row.extras["box_targets"][: row.extras["box_count"]]
-        for target in targets.unique().tolist():
-            mine = row.extras["boxes"][: len(targets)][targets == target]
-            ys, xs = np.nonzero((row.extras["masks"] == target + 1).numpy())
-            there = [xs.min(), ys.min(), xs.max() + 1, ys.max() + 1]
-            assert np.abs([*mine[:, :2].amin(0).tolist(), *mine[:, 2:].amax(0).tolist()] - np.array(there)).max() <= 1.5
-            seen += 1
-    assert seen > 4

@@ -21,8 +21,7 @@ from conftest import Tune, content_bytes, interrupted, make_splits, unparted_byt
 from redecoding import rows_of_other_sources
 
 from packer import ScanError, pack, seal_parts
-from packer.errors import RemoteError, SourceError, UnreadableError
-from packer.inputs import remote as remote_inputs
+from packer.errors import SourceError, UnreadableError
 from packer.inputs.remote import list_objects
 from packer.operations.verify import verify
 from packer.sample_lines import read_json_lines
@@ -210,21 +209,6 @@ def _set_at(done: int, event: Event) -> Callable[[Any], None]:
     return lambda progress: event.set() if progress.stage == "pack" and progress.done >= done else None
 
 
-@pytest.mark.slow
-def test_a_bucket_that_is_emptied_or_refused_meanwhile_is_no_reject(images: Path, tmp_path: Path, s3: str) -> None:
-    url = _upload(images, f"{s3}/set")
-    files = fsspec.filesystem("s3")
-    objects = list(files.find("pictures/set"))
-
-    def empty(progress: Any) -> None:
-        if progress.stage == "allocate":
-            files.rm(objects)
-
-    with pytest.raises(SourceError, match=r"s3://pictures/set is gone, or empty"):
-        pack(url, tmp_path / "out", size=32, workers=1, max_rejects="100%", progress=empty)
-    assert not (tmp_path / "out/manifest.json").exists()
-
-
 def test_requests_are_in_flight_while_others_wait_and_never_too_many(
     tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,7 +228,8 @@ def test_requests_are_in_flight_while_others_wait_and_never_too_many(
     monkeypatch.setattr(remotes.RemoteSource, "fetch", fetch)
     fetcher = remotes.ObjectPrefetch("memory://x")
     count = 10 * requests
-    fetcher.expect((n, str(n)) for n in range(count))
+    for start in range(0, count, 8):
+        fetcher.expect((n, str(n)) for n in range(start, start + 8))
     for taken in range(count):
         assert fetcher.source(taken, str(taken)).read()[0] == str(taken).encode()
     assert len(asked) == count
@@ -339,17 +324,3 @@ def test_a_file_system_that_is_not_installed_is_named(tmp_path: Path, monkeypatc
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(ScanError, match=r"cannot be opened: .*fsspec.* For s3:// install 'pixpack\[remote\]'"):
         pack("memory://x/y", tmp_path / "out", size=32)
-
-
-def test_a_key_with_a_folder_that_has_no_name_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without its slash it would be another object."""
-
-    class Files:
-        """Storage with two keys."""
-
-        def find(self, root: str, detail: bool) -> dict[str, dict[str, Any]]:
-            return {name: {"type": "file", "size": 9} for name in ("b/img/a/1.jpg", "b/img//a/1.jpg")}
-
-    monkeypatch.setattr(remote_inputs, "open_url", lambda url: (Files(), "b/img"))
-    with pytest.raises(RemoteError, match=r"s3://b/img has the object '/a/1\.jpg', with a folder that has no name"):
-        list_objects("s3://b/img")

@@ -38,70 +38,12 @@ def test_classes_order_and_targets_are_image_folders(tmp_path: Path) -> None:
     assert inputs.ignored == 1
 
 
-def test_classes_order_and_targets_are_frozen(tmp_path: Path) -> None:
-    inputs = scan(touch(tmp_path, *ODD_NAMES))[""]
-    assert inputs.classes == ("10", "9", "Z", "a b", "b")
-    assert inputs.paths == [
-        "10/a.jpg",
-        "9/a.ppm",
-        "Z/x.tiff",
-        "a b/10.jpg",
-        "a b/9.jpg",
-        "a b/ü.jpeg",
-        "b/A.JPG",
-        "b/z.jpg",
-        "b/sub/1.png",
-        "b/sub-2/1.png",
-        "b/sub/deeper/x.webp",
-    ]
-    assert inputs.targets.tolist() == [0, 1, 2, 3, 3, 3, 4, 4, 4, 4, 4]
-
-
-def test_a_flat_folder_has_no_labels(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    inputs = scan(touch(tmp_path, "b.jpg", "a.png", "notes.txt"))[""]
-    assert (inputs.paths, inputs.targets.tolist(), inputs.classes) == (["a.png", "b.jpg"], [-1, -1], ())
-    assert inputs.ignored == 1
-
-
-def test_a_folder_without_an_image_is_no_class(tmp_path: Path) -> None:
-    images = touch(tmp_path, "ant/1.jpg", "cow/1.jpg", "docs/index.html")
-    (images / "bee").mkdir()
-    inputs = scan(images)[""]
-    assert (inputs.classes, inputs.targets.tolist()) == (("ant", "cow"), [0, 1])
-
-
-def test_splits_share_one_class_list(tmp_path: Path) -> None:
-    touch(tmp_path, "train/a/1.jpg", "train/c/1.jpg", "val/b/1.jpg", "test/1.jpg")
-    found = scan(tmp_path)
-    assert list(found) == ["train", "val", "test"]
-    assert {inputs.classes for inputs in found.values()} == {("a", "b", "c")}
-    assert [inputs.targets.tolist() for inputs in found.values()] == [[0, 2], [1], [-1]]
-
-
-@pytest.mark.skipif(not hasattr(os, "symlink"), reason="no symbolic links")
-def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
-    elsewhere = touch(tmp_path / "elsewhere", "1.jpg")
-    images = touch(tmp_path / "images", "a/2.jpg")
-    (images / "b").symlink_to(elsewhere, target_is_directory=True)
-    (images / "a" / "loop").symlink_to(images / "a", target_is_directory=True)
-    inputs = scan(images)[""]
-    assert inputs.paths == ["a/2.jpg", "a/loop", "b/1.jpg"]
-    assert "is a folder that is listed already" in inputs.refused[1]
-
-
 def test_a_link_to_the_root_is_a_loop(tmp_path: Path) -> None:
     images = touch(tmp_path, "c0/1.jpg", "c1/1.jpg")
     (images / "c0" / "all").symlink_to("..", target_is_directory=True)
     inputs = scan(images)[""]
     assert inputs.paths == ["c0/1.jpg", "c0/all", "c1/1.jpg"]
     assert "is a folder that is listed already" in inputs.refused[1]
-
-
-def test_a_link_out_of_a_split_to_the_root_is_a_loop(tmp_path: Path) -> None:
-    images = touch(tmp_path, "train/c0/1.jpg", "val/c0/2.jpg")
-    (images / "train/c0/all").symlink_to("../..", target_is_directory=True)
-    assert scan(images)["train"].paths == ["c0/1.jpg", "c0/all"]
 
 
 def test_folders_that_link_to_each_other_are_listed_once_in_each_class(tmp_path: Path) -> None:

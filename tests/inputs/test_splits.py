@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import make_tree, photo, store_bytes, touch
+from conftest import make_tree, photo, touch
 
-from packer import PackError, ScanError, pack, update
+from packer import ScanError, pack
 from packer.cli.app import run
 from packer.inputs.scan import scan
 from packer.inputs.splits import split_folders, stores_of
@@ -106,11 +106,6 @@ def test_an_archive_of_splits_gives_what_the_unpacked_folder_gives(
         assert [f"packed/{above}{split}/{path}" for path, _ in one.samples] == [path for path, _ in other.samples]
 
 
-def test_a_zip_of_one_split_is_that_split(tmp_path: Path) -> None:
-    make_tree(tmp_path / "images/train", classes=2, each=1)
-    assert list(scan(as_zip(tmp_path / "images", tmp_path / "images.zip"))) == ["train"]
-
-
 def test_the_stores_of_splits_are_found_in_any_case(mixed: Path, tmp_path: Path) -> None:
     pack(mixed, tmp_path / "out", size=16)
     assert list(stores_of(tmp_path / "out")) == ["train", "Validation"]
@@ -118,51 +113,11 @@ def test_the_stores_of_splits_are_found_in_any_case(mixed: Path, tmp_path: Path)
     assert list(stores_of(tmp_path / "nothing")) == [""]
 
 
-def test_the_layout_is_in_the_json_report(mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([str(mixed), str(tmp_path / "out"), "--size", "16", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["layout"] == "2 splits (train, Validation), 2 classes"
-    assert any(note.startswith("left out: ") for note in report["notes"])
-
-
 def test_folders_without_an_image_are_no_classes_beside_one_split(mixed: Path, tmp_path: Path) -> None:
     shutil.rmtree(mixed / "Validation")
     assert list(scan(mixed)) == list(scan(as_zip(mixed, tmp_path / "z.zip"))) == ["train"]
     photo(20, 20, 1).save(mixed / "annotations/figure.png")
     assert list(scan(mixed)) == list(scan(as_zip(mixed, tmp_path / "y.zip"))) == [""]
-
-
-@pytest.mark.parametrize("options", [{"overwrite": True}, {}], ids=str)
-def test_the_store_of_a_split_that_is_gone_is_named(options: dict[str, bool], mixed: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    pack(mixed, out, size=16)
-    before = store_bytes(out)
-    (mixed / "Validation").rename(mixed / "val")
-    with pytest.raises(
-        PackError, match=r"out/Validation is the store of a split that .* does not have: it has train, val\."
-    ):
-        pack(mixed, out, size=16, **options)
-    with pytest.raises(PackError, match="Validation is the store of a split"):
-        update(mixed, out)
-    shutil.rmtree(mixed / "val")
-    photo(20, 20, 1).save(mixed / "annotations/figure.png")
-    for call in (lambda: pack(mixed, out, size=16, **options), lambda: update(mixed, out)):
-        with pytest.raises(PackError, match=r"holds the stores of the splits train, Validation, and .* \(2 classes"):
-            call()
-    assert store_bytes(out) == before
-
-
-@pytest.mark.parametrize("out", ["/", "//", "/..", ""])
-def test_the_root_and_nothing_are_no_path_for_a_store(
-    out: str, mixed: Path, shared_store: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for words in (
-        [str(mixed), out, "--size", "8"],
-        ["subset", str(shared_store), out, "--fraction", "0.5"],
-        ["seal", out],
-    ):
-        assert run(words) == 2
-        assert "OUT" in capsys.readouterr().err
 
 
 # -- every command that takes a store takes the folder of splits
@@ -196,34 +151,6 @@ def test_a_split_whose_pack_has_not_finished_is_not_passed_over(
         assert f"{packed / 'test'} " in capsys.readouterr().err
 
 
-def test_show_draws_a_sheet_of_each_split(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["show", str(packed), "-o", str(tmp_path / "sheet.png")]) == 0
-    names = ["sheet-train.png", "sheet-Validation.png"]
-    assert capsys.readouterr().out.split() == [str(tmp_path / name) for name in names]
-    assert all((tmp_path / name).is_file() for name in names)
-    assert run(["show", str(packed), "--rows", "1"]) == 2
-    assert "--rows is about one store, and" in capsys.readouterr().err
-
-
-def test_subset_takes_of_each_split_with_one_class_list(packed: Path, mixed: Path, tmp_path: Path) -> None:
-    assert run(["subset", str(packed), str(tmp_path / "some"), "--class", "class1"]) == 0
-    shutil.rmtree(mixed / "train/class0")
-    shutil.rmtree(mixed / "Validation/class0")
-    pack(mixed, tmp_path / "fresh", size=16)
-    for split in ("train", "Validation"):
-        one, other = (MemmapDataset(tmp_path / name / split) for name in ("some", "fresh"))
-        assert (one.numpy().tobytes(), one.samples) == (other.numpy().tobytes(), other.samples)
-    assert run(["subset", str(packed), str(tmp_path / "no"), "--rows", "0-1"]) == 2
-
-
-def test_nothing_is_written_where_one_split_has_no_such_row(packed: Path, tmp_path: Path) -> None:
-    (tmp_path / "few").mkdir()
-    run(["subset", str(packed / "train"), str(tmp_path / "few/train"), "--class", "class0"])
-    run(["subset", str(packed / "Validation"), str(tmp_path / "few/Validation"), "--class", "class1"])
-    assert run(["subset", str(tmp_path / "few"), str(tmp_path / "none"), "--class", "class0"]) == 2
-    assert not (tmp_path / "none").exists()
-
-
 def test_merge_joins_split_by_split_in_one_class_list(
     packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -250,21 +177,3 @@ def test_info_and_class_lists_know_splits(packed: Path, tmp_path: Path, capsys: 
     pack(tmp_path / "one", packed / "val", size=16)
     with pytest.raises(ScanError, match="holds splits with different class lists"):
         pack(tmp_path / "one", tmp_path / "odd", size=16, classes=str(packed))
-
-
-def test_push_and_pull_copy_every_split(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    url = f"file://{tmp_path}/remote"
-    for _ in range(2):
-        assert run(["push", str(packed), url]) == 0
-        assert run(["pull", url, str(tmp_path / "back")]) == 0
-        assert store_bytes(tmp_path / "back") == store_bytes(packed)
-    assert f"{packed} is at {url}" in capsys.readouterr().out
-    assert run(["push", str(packed / "train"), f"{url}/Validation"]) == 2
-    assert run(["push", str(packed), f"{url}/train"]) == 2
-    assert run(["pull", url, str(tmp_path / "back/train")]) == 2
-
-
-def test_another_store_at_one_split_keeps_all_from_being_pushed(packed: Path, tmp_path: Path) -> None:
-    assert run(["push", str(packed / "train"), f"file://{tmp_path}/remote/Validation"]) == 0
-    assert run(["push", str(packed), f"file://{tmp_path}/remote"]) == 2
-    assert not (tmp_path / "remote/train").exists()

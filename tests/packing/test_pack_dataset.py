@@ -184,7 +184,7 @@ def test_a_dataset_that_is_none_ends_the_pack_before_it_begins(items: list[Any],
 
 
 def test_classes_that_are_no_names_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(OptionsError, match="expected names"):
+    with pytest.raises(ScanError, match="holds no list of class names"):
         pack_dataset(Items([(pixels(0), 0)], classes=[3, 4]), tmp_path / "out")
     with pytest.raises(OptionsError, match="there are 1 classes, the first target has 2 values"):
         pack_dataset(Items([(pixels(0), [0, 1])]), tmp_path / "out", classes=["a"])

@@ -323,37 +323,6 @@ def test_a_read_without_answer_stops_the_pack_rather_than_reject_the_image(
         pack(images, tmp_path / "out", size=32, workers=1, max_rejects="100%")
 
 
-# -- a source that is away when the command is given again
-
-
-@pytest.mark.parametrize("make", [_as_folder, _as_list, _as_tar])
-@pytest.mark.parametrize("options", [["--overwrite"], []])
-def test_a_source_that_an_unfinished_pack_was_started_from_is_away_and_a_mistyped_one_is_wrong_usage(
-    images: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    make: Callable[[Path], Path],
-    options: list[str],
-) -> None:
-    source, out = make(images), tmp_path / "out"
-    interrupted(pack, source, out, size=32, workers=1, inputs=4)
-    source.rename(tmp_path / "away")
-    for is_empty in (False, True):
-        if is_empty:
-            source.mkdir()
-        assert app.run([str(source), str(out), "--size", "32", *options]) == 1
-        caught = capsys.readouterr().err
-        assert (
-            f"pack: {source} is missing or empty, and {out} holds an unfinished pack that was begun from it" in caught
-        )
-        assert "Give the same command again" in caught
-    assert app.run([f"{source}x", str(out), "--size", "32", *options]) == 2
-    assert app.run([str(source), str(tmp_path / "other"), "--size", "32", *options]) == 2
-    source.rmdir()
-    (tmp_path / "away").rename(source)
-    pack(source, out, size=32)
-
-
 class Folder:
     """Items of files, as torchvision's ImageFolder has them."""
 
