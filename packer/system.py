@@ -10,8 +10,6 @@ import sys
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
-# Without it Windows opens files as text.
-BINARY = getattr(os, "O_BINARY", 0)
 # This process, or the system, can open nothing more: no file is to blame.
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 

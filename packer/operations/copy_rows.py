@@ -32,8 +32,7 @@ from packer.sample_lines import Reject, Sample, read_rejects
 from packer.store import journal as journals
 from packer.store.blocks import RejectedInput, Result, Task, block_inputs
 from packer.store.destination import Folder, Making, row_names
-from packer.store.disk_space import allocate, check_room, guard_standard_streams
-from packer.store.failures import as_pack_error
+from packer.store.disk_space import allocate, as_pack_error, check_room, guard_standard_streams
 from packer.store.files import sync_names
 from packer.store.lock import checked
 from packer.store.out_folder import check_destination, resolved_out

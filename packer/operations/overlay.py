@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from packer.store.sealed.ragged_rows import RaggedRows, mapped_tensor
+from packer.store.sealed.ragged_rows import StoredRows, mapped_tensor
 from reader.format.manifest import Manifest, TensorSpec
 from reader.format.row_values import has_boxes
 from reader.format.shown import shown
@@ -34,7 +34,7 @@ class Overlay:
         self._tensors = {name: mapped_tensor(Path(out), manifest, f"extras/{name}") for name in names}
         self.out = out
         self._has_boxes = has_boxes(manifest)
-        self._own = RaggedRows(Path(out), manifest) if manifest.has_own_masks else None
+        self._own = StoredRows(Path(out), manifest) if manifest.has_own_masks else None
         # an extra of this name may be a user's own column
         is_mask = manifest.extras.get("masks") == TensorSpec("uint8", (manifest.height, manifest.width))
         self._has_masks = self._own is not None or is_mask

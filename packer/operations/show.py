@@ -18,9 +18,9 @@ from PIL import Image, ImageDraw, ImageFont
 from packer.errors import OptionsError
 from packer.operations.overlay import Overlay
 from packer.options import TILES
-from packer.store.sealed.ragged_rows import EqualRows, FrameRows, RaggedRows, mapped_tensor, stored_rows
+from packer.store.sealed.ragged_rows import StoredRows, mapped_tensor
 from packer.store.state import check_finished
-from reader.format.manifest import PIXELS, Manifest
+from reader.format.manifest import Manifest
 from reader.format.row_values import RowValues
 from reader.format.shown import shown
 
@@ -33,8 +33,6 @@ _CAPTION = 16
 _CAPTION_CHARACTERS = 120
 _TILES_A_LINE = 8
 _PAPER, _INK = (250, 250, 248), (60, 60, 60)
-
-_RowPixels = npt.NDArray[np.uint8] | RaggedRows | FrameRows
 
 
 def contact_sheet(
@@ -49,7 +47,8 @@ def contact_sheet(
         StoreError: OUT is not a complete store.
         OptionsError: a row is out of range.
     """
-    manifest, pixels, targets = _open(out)
+    manifest = check_finished(out)
+    pixels, targets = StoredRows(Path(out), manifest), mapped_tensor(Path(out), manifest, "targets")
     chosen = list(rows) if rows is not None else spread(manifest.rows, count)
     if wrong := next((row for row in chosen if row >= manifest.rows), None):
         raise OptionsError(f"row {wrong} is out of range: the store has rows 0 to {manifest.rows - 1}.")
@@ -65,7 +64,7 @@ def contact_sheet(
     for number, row in enumerate(chosen):
         checks.check_targets(str(overlay.out), row, targets[row : row + 1])
         x, y = _MARGIN + number % columns * step_x, _MARGIN + number // columns * step_y
-        values = np.asarray(pixels[row])
+        values = pixels[row]
         picture = Image.fromarray(values[:, :, 0] if manifest.channels == 1 else values)
         image = overlay.tint(picture.convert("RGB"), row)
         # small rows (32 x 32) are shown as the squares they are
@@ -101,15 +100,6 @@ def _scaled(width: int, height: int, side: int) -> tuple[int, int]:
     """Return (width, height) of which the longer one is a tile's side."""
     scale = side / max(width, height)
     return max(1, round(width * scale)), max(1, round(height * scale))
-
-
-def _open(out: str | os.PathLike[str]) -> tuple[Manifest, _RowPixels, npt.NDArray[Any]]:
-    """Return a store's manifest, what gives uint8[H, W, C] of a row by its number, and the targets."""
-    manifest = check_finished(out)
-    shape = (manifest.rows, manifest.height, manifest.width, manifest.channels)
-    rows = stored_rows(Path(out), manifest)
-    pixels = np.memmap(Path(out) / PIXELS, np.uint8, "r", shape=shape) if isinstance(rows, EqualRows) else rows
-    return manifest, pixels, mapped_tensor(Path(out), manifest, "targets")
 
 
 def _label(manifest: Manifest, targets: npt.NDArray[Any], row: int) -> str:

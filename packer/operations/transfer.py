@@ -22,8 +22,7 @@ from packer.inputs.splits import is_split, stores_of
 from packer.option_names import OVERWRITE
 from packer.sources.object_storage import open_url, reason
 from packer.store.destination import Folder
-from packer.store.disk_space import check_room
-from packer.store.failures import as_pack_error
+from packer.store.disk_space import as_pack_error, check_room
 from packer.store.files import sync_folder, write_at, write_atomically
 from packer.store.journal import Header, header_of
 from packer.store.lock import checked

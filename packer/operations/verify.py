@@ -22,7 +22,7 @@ from packer.operations.row_checks import wrong_rows
 from packer.pixels.geometry import Geometry
 from packer.progress import CountedBytes
 from packer.sample_lines import Sample
-from packer.store.sealed.ragged_rows import FrameRows, stored_rows
+from packer.store.sealed.ragged_rows import StoredRows
 from packer.store.state import check_finished
 from reader.format.blocks import Block, read_blocks
 from reader.format.errors import StoreError
@@ -122,8 +122,7 @@ def _verified(root: Path, progress: Callable[[int], None]) -> VerifyReport:
     # a changed file may hold anything
     problems += [] if problems else [Problem(*wrong) for wrong in wrong_rows(root, manifest, blocks)]
     done = total - manifest.files[PIXELS].size_bytes
-    rows = stored_rows(root, manifest)
-    checked = _frames(root, blocks, rows) if isinstance(rows, FrameRows) else _blocks(root, blocks)
+    checked = _frames(root, blocks, StoredRows(root, manifest)) if manifest.jpeg else _blocks(root, blocks)
     for problem, size_bytes in checked:
         done += size_bytes
         problems += [problem] if problem else []
@@ -221,7 +220,7 @@ def _blocks(root: Path, blocks: list[Block]) -> Iterator[tuple[Problem | None, i
         yield from _filling(file)
 
 
-def _frames(root: Path, blocks: list[Block], rows: FrameRows) -> Iterator[tuple[Problem | None, int]]:
+def _frames(root: Path, blocks: list[Block], rows: StoredRows) -> Iterator[tuple[Problem | None, int]]:
     """Yield each problem of rows that are JPEGs, and for each block its bytes: what is stored is compared, and decoded."""
     with open(root / PIXELS, "rb") as file:
         for block in blocks:
@@ -231,7 +230,7 @@ def _frames(root: Path, blocks: list[Block], rows: FrameRows) -> Iterator[tuple[
                 try:
                     frame = file.read(min(rows.extent(row)[1], block.size_bytes - done))
                     crc32, done = zlib.crc32(frame, crc32), done + len(frame)
-                    rows.decoded(row, frame)
+                    rows.pixels(row, frame)
                 except StoreError as e:
                     is_named, what = True, str(e).partition(f"row {row}: ")[2].partition(". The store")[0]
                     yield Problem(PIXELS, (row, row + 1), what), 0

@@ -24,8 +24,7 @@ from packer.sources.local import NO_FILE
 from packer.store import journal as journals
 from packer.store.blocks import Result, block_inputs
 from packer.store.destination import Making
-from packer.store.disk_space import allocate, check_room
-from packer.store.failures import as_pack_error
+from packer.store.disk_space import allocate, as_pack_error, check_room
 from packer.store.lock import checked
 from packer.store.reports import CHANGES_NAMED, empty_report, store_report
 from packer.store.row_files import MASKS

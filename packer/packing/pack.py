@@ -24,8 +24,7 @@ from packer.packing.tasks import Packing
 from packer.progress import notify
 from packer.report import PackReport, Progress
 from packer.store.destination import Folder
-from packer.store.disk_space import guard_standard_streams
-from packer.store.failures import as_pack_error
+from packer.store.disk_space import as_pack_error, guard_standard_streams
 from packer.store.out_folder import check_destination, resolved_out
 from packer.store.reports import summed_report
 from packer.text import counted

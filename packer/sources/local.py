@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from packer.errors import DecodeError, SourceError
 from packer.sources.base import NO_STATE, RAW, STORED, Archive, Member, Readable, State, check_size
 from packer.sources.roots import check_system
-from packer.system import BINARY, NO_DESCRIPTOR
+from packer.system import NO_DESCRIPTOR
 from reader.format.urls import is_url
 
 _READ_BYTES = 1 << 20
@@ -89,7 +89,7 @@ class LocalSource:
             OSError: no file can be opened now.
         """
         # NONBLOCK: opening a FIFO without a writer would wait forever
-        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | BINARY
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
         try:
             descriptor = os.open(self.path, flags)
         except OSError as e:

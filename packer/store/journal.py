@@ -16,22 +16,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packer.errors import JournalError
 from packer.store.blocks import Result, read_result
-from packer.store.files import sync_folder, sync_names, write_atomically
-from packer.system import BINARY
+from packer.store.files import sync_folder, sync_names
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path, open_regular, retry_missing
-from reader.format.manifest import MANIFEST
 from reader.format.shown import brief
 from reader.format.splits import FOLDER
 from reader.format.values import Json, integer, is_plain, text, texts, value_in
-
-if TYPE_CHECKING:
-    from reader.format.blocks import Block
-    from reader.format.manifest import Manifest
 
 JOURNAL = f"{FOLDER}/journal"
 
@@ -127,7 +121,7 @@ class CommitLog:
             sync_folder(path.parent)
         sync_folder(self.store)
         sync_names(self.store)
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | BINARY, 0o666)
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
         self._write(header.encode())
         sync_folder(self._path.parent)
 
@@ -139,7 +133,7 @@ class CommitLog:
         """
         self.check()
         self._inputs_stop, self._rows_stop = inputs_stop, rows_stop
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | BINARY)
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND)
         with error_path(self._path):
             os.ftruncate(self._descriptor, keep_bytes)
             # before other rows overwrite the truncated ones
@@ -157,10 +151,6 @@ class CommitLog:
             lines += encode_block(result, self._inputs_stop, self._rows_stop)
         self._write(lines)
 
-    def finish(self, manifest: Manifest, blocks: list[Block], content: bytes) -> None:
-        """Write the manifest, of which content is the bytes: all that it names is synced."""
-        write_atomically(self.store / MANIFEST, content)
-
     def close(self) -> None:
         """Let the files go; the journal stays for a resume, or until the store is published."""
         for path, descriptor in [*zip(self._rows, self._opened, strict=False), (self._path, self._descriptor)]:
@@ -170,7 +160,7 @@ class CommitLog:
 
     def _save(self, results: list[Result]) -> None:
         """Bring rows where a crash leaves them."""
-        self._opened = self._opened or [os.open(path, os.O_RDWR | BINARY) for path in self._rows]
+        self._opened = self._opened or [os.open(path, os.O_RDWR) for path in self._rows]
         for path, descriptor in zip(self._rows, self._opened, strict=True):
             with error_path(path):
                 getattr(os, "fdatasync", os.fsync)(descriptor)

@@ -22,7 +22,7 @@ from packer.progress import CountedBytes, notify
 from packer.report import Progress
 from packer.store import journal as journals
 from packer.store.blocks import Result
-from packer.store.files import sync_folder, write_synced
+from packer.store.files import sync_folder, write_atomically, write_synced
 from packer.store.manifest_file import encode_manifest
 from packer.store.recorded import SOURCES, TOTALS
 from packer.store.row_files import EXTRAS, MASKS, TARGETS, TENSORS, RowFiles, channel_statistics, extra_specs
@@ -123,7 +123,7 @@ def commit_manifest(
     content = encode_manifest(manifest, blocks)
     _check_opens(content, out / MANIFEST)
     log.check()
-    log.finish(manifest, blocks, content)
+    write_atomically(out / MANIFEST, content)
     return manifest
 
 

@@ -91,13 +91,13 @@ def check_finished(out: str | os.PathLike[str]) -> Manifest:
     """
     try:
         manifest = check_store(out)
-        check_recorded(manifest)
-        return manifest
     except StoreError:
         # one that may not be looked at is not there for this
         if not os.path.exists(Path(out) / MANIFEST) and (message := unfinished_message(Path(out))):
             raise IncompleteStoreError(message) from None
         raise
+    check_recorded(manifest)
+    return manifest
 
 
 def unfinished_message(out: Path) -> str:

@@ -28,7 +28,7 @@ from packer.sources.local import LocalSource, locate
 from packer.store.blocks import RejectedInput, Result, Task
 from packer.store.files import write_at
 from packer.store.lock import check_same_lock
-from packer.system import BINARY, NO_DESCRIPTOR
+from packer.system import NO_DESCRIPTOR
 from packer.workers.processes import InFlight
 from reader.format.filesystem import error_path
 from reader.format.urls import is_url
@@ -193,7 +193,7 @@ class BlockWorker:
 
     def _write(self, path: str, data: memoryview, offset: int) -> None:
         if path not in self._files:
-            self._files[path] = os.open(path, os.O_WRONLY | BINARY)
+            self._files[path] = os.open(path, os.O_WRONLY)
             if self._job.lock[0]:  # behind the opening: a rename between the two is noticed
                 check_same_lock(*self._job.lock)
         with error_path(path), data:

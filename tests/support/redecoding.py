@@ -17,7 +17,7 @@ from packer.pixels.decoders import row_decoder
 from packer.pixels.geometry import Geometry
 from packer.sample_lines import read_samples
 from packer.sources.local import locate
-from packer.store.sealed.ragged_rows import stored_rows
+from packer.store.sealed.ragged_rows import StoredRows
 from reader.format.manifest import PIXELS, read_manifest
 
 
@@ -28,7 +28,7 @@ def rows_of_other_sources(out: Path, *images: str | os.PathLike[str]) -> list[in
         manifest, inputs = read_manifest(store), listed[split]
         options: dict[str, Any] = dict(manifest.options)
         decoder = row_decoder(Geometry.recorded(manifest), RowOptions.among(options))
-        rows, pixels = stored_rows(store, manifest), (store / PIXELS).read_bytes()
+        rows, pixels = StoredRows(store, manifest), (store / PIXELS).read_bytes()
         sources: dict[str, list[bytes]] = {}
         for index, path in enumerate(inputs.paths):
             member = inputs.members[index] if inputs.archives else None
@@ -37,7 +37,7 @@ def rows_of_other_sources(out: Path, *images: str | os.PathLike[str]) -> list[in
                 sources.setdefault(path, []).append(source.read()[0])
         for row, sample in enumerate(read_samples(store)):
             begin, size_bytes = rows.extent(row)
-            stored = rows.pixels(row, pixels[begin : begin + size_bytes])
+            stored = rows.pixels(row, pixels[begin : begin + size_bytes]).tobytes()
             found = sources.get(sample.path, [])
             # a row is of one of the members of its name
             exact = [data for data in found if hashlib.sha256(data).hexdigest() == sample.sha256]

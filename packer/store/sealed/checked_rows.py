@@ -9,7 +9,6 @@ import bisect
 import errno
 import itertools
 import os
-import threading
 import zlib
 from collections.abc import Iterable
 from io import RawIOBase
@@ -38,7 +37,6 @@ class CheckedPixels:
         # opened before the manifest is read, so that they belong together, whatever replaces OUT meanwhile
         self._file = open(out / PIXELS, "rb", buffering=0)  # noqa: SIM115 (open as long as this is)
         self._path = out / PIXELS
-        self._one_at_a_time = threading.Lock()
         self._intact: dict[int, bool] = {}
         try:
             self.blocks = read_blocks(out)
@@ -52,11 +50,7 @@ class CheckedPixels:
     def read(self, begin: int, size_bytes: int) -> bytes:
         """Return these bytes of the file; fewer where it ends."""
         with error_path(self._path):
-            if hasattr(os, "pread"):
-                return os.pread(self._file.fileno(), size_bytes, begin)
-            with self._one_at_a_time:
-                self._file.seek(begin)
-                return self._file.read(size_bytes)
+            return os.pread(self._file.fileno(), size_bytes, begin)
 
     def block_of(self, row: int) -> Block:
         """Return the block that a row is in."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from reader.format.blocks import Block
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
 from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_manifest
-from reader.format.row_values import wrong_extents, wrong_frames
+from reader.format.row_values import wrong_frames
 
 
 class RowSizes(NamedTuple):
@@ -53,138 +54,93 @@ def row_sizes(out: Path, manifest: Manifest, rows: Ints) -> RowSizes:
     return RowSizes(sizes, spans[:, 1] - spans[:, 0])
 
 
-class EqualRows:
-    """Rows of one size."""
+class StoredRows:
+    """Where the rows of a finished store are in its file, and what they are: raw or JPEGs, of one size or of their own.
+
+    Raises:
+        MissingLibraryError: rows are JPEGs, and nothing here decodes them.
+    """
 
     def __init__(self, out: Path, manifest: Manifest) -> None:
-        self._row_bytes, self._largest = manifest.row_bytes, manifest.largest
-
-    def sides(self, row: int) -> tuple[int, int]:
-        """Return height and width of a row."""
-        return self._largest
-
-    def extent(self, row: int) -> tuple[int, int]:
-        """Return where the pixels of a row begin in the file, and how many bytes they are."""
-        return row * self._row_bytes, self._row_bytes
-
-    def pixels(self, row: int, stored: bytes) -> bytes:
-        """Return the pixels of a row by the bytes that it has in the file."""
-        return stored
-
-
-class RaggedRows:
-    """Rows with sizes of their own, as views uint8[H, W, C] of the mapped file, and their masks."""
-
-    def __init__(self, out: Path, manifest: Manifest) -> None:
-        self._out, self._channels = out, manifest.channels
-        self._pixels = np.memmap(out / PIXELS, np.uint8, "r")
-        self._offsets, self._shapes = (mapped_tensor(out, manifest, name) for name in ("offsets", "shapes"))
-        self._masks = mapped_tensor(out, manifest, "mask_offsets") if manifest.has_own_masks else None
-
-    def __getitem__(self, row: int) -> npt.NDArray[np.uint8]:
-        offset, size_bytes = self.extent(row)
-        return np.asarray(self._pixels[offset : offset + size_bytes]).reshape(self._shapes[row].tolist())
-
-    def extent(self, row: int) -> tuple[int, int]:
-        """Return where the pixels of a row begin in the file, and how many bytes they are.
-
-        Raises:
-            StoreError: they are not in it.
-        """
-        row_masks = None if self._masks is None else self._masks[row : row + 1]
-        _, wrong = wrong_extents(
-            self._offsets[row : row + 1], self._shapes[row : row + 1], row_masks, self._pixels.size
+        if manifest.jpeg:
+            jpeg_frames.check_library()
+        self._out, self.manifest = out, manifest
+        self._shapes, self._offsets, self._frames = (
+            mapped_tensor(out, manifest, name) if name in manifest.tensors else None
+            for name in ("shapes", "offsets", "frames")
         )
-        if wrong[0] or self._shapes[row, 2] != self._channels:
-            raise StoreError(f"{self._out}: row {row} is not within the pixels: the store is damaged. Copy it again.")
-        return int(self._offsets[row]), int(np.prod(self._shapes[row].tolist(), dtype=np.int64))
-
-    def pixels(self, row: int, stored: bytes) -> bytes:
-        """Return the pixels of a row by the bytes that it has in the file."""
-        return stored
 
     def sides(self, row: int) -> tuple[int, int]:
-        """Return height and width of a row."""
-        height, width, _ = self._shapes[row].tolist()
-        return height, width
-
-    def mask(self, row: int) -> npt.NDArray[np.uint8]:
-        """Return the mask of a row, uint8[H, W], in a store with masks: it follows the row's pixels."""
-        height, width, _ = self._shapes[row].tolist()
-        start = sum(self.extent(row))
-        return np.asarray(self._pixels[start : start + height * width]).reshape(height, width)
-
-
-class FrameRows:
-    """Compressed rows, of one size or of their own, unpacked one by one, and their masks."""
-
-    def __init__(self, out: Path, manifest: Manifest) -> None:
-        jpeg_frames.check_library()
-        self._out, self._manifest, self._file = out, manifest, out / PIXELS
-        self._table = mapped_tensor(out, manifest, "frames")
-        self._shapes = mapped_tensor(out, manifest, "shapes") if "shapes" in manifest.tensors else None
-
-    def __getitem__(self, row: int) -> npt.NDArray[np.uint8]:
-        return self.decoded(row, self._stored(row)).reshape(*self.sides(row), -1)
-
-    def extent(self, row: int) -> tuple[int, int]:
-        """Return where the frame of a row begins in the file, and how many bytes it has.
+        """Return height and width of a row.
 
         Raises:
-            StoreError: it is not there, or is none of such a row.
+            StoreError: no row of the store can have these.
         """
-        height, width = self.sides(row)
-        size = np.array([height * width * self._manifest.channels])
-        span = self._table[row : row + 1]
-        if wrong_frames(span, size, self._manifest.files[PIXELS].size_bytes)[0]:
-            raise self._error(row, "its frame is not within the pixels")
-        return int(span[0, 0]), int(span[0, 1] - span[0, 0])
-
-    def pixels(self, row: int, stored: bytes) -> bytes:
-        """Return the pixels of a row by its frame.
-
-        Raises:
-            StoreError: the frame is damaged.
-        """
-        return self.decoded(row, stored).tobytes()
-
-    def decoded(self, row: int, frame: bytes) -> npt.NDArray[np.uint8]:
-        """Return the pixels of a row, uint8[n], by its frame.
-
-        Raises:
-            StoreError: the frame is damaged.
-        """
-        (height, width), channels = self.sides(row), self._manifest.channels
-        pixels = np.empty(height * width * channels, np.uint8)
-        if what := jpeg_frames.decode(memoryview(frame), height, width, channels, pixels):
-            raise self._error(row, what)
-        return pixels
-
-    def _stored(self, row: int) -> bytes:
-        begin, size_bytes = self.extent(row)
-        with error_path(self._file), open(self._file, "rb") as file:
-            file.seek(begin)
-            return file.read(size_bytes)
-
-    def sides(self, row: int) -> tuple[int, int]:
-        """Return height and width of a row."""
+        manifest = self.manifest
         if self._shapes is None:
-            return self._manifest.height, self._manifest.width
+            return manifest.height, manifest.width
         height, width, channels = self._shapes[row].tolist()
-        most = self._manifest.height, self._manifest.width, self._manifest.channels
+        most = manifest.height, manifest.width, manifest.channels
         if not (0 < height <= most[0] and 0 < width <= most[1] and channels == most[2]):
             raise self._error(row, f"its shape is {[height, width, channels]}, expected up to {[*most]}")
         return height, width
 
+    def extent(self, row: int) -> tuple[int, int]:
+        """Return where a row begins in the file, and how many bytes it has there, without its mask.
+
+        Raises:
+            StoreError: they are not in the file, or cannot be such a row.
+        """
+        size_bytes = math.prod(self.sides(row)) * self.manifest.channels
+        begin, stop = row * size_bytes, (row + 1) * size_bytes
+        if self._frames is not None:
+            begin, stop = self._frames[row].tolist()
+            if wrong_frames(self._frames[row : row + 1], np.array([size_bytes]), self._file_bytes)[0]:
+                raise self._error(row, "its frame is not within the pixels")
+        elif self._offsets is not None:
+            begin = int(self._offsets[row])
+            stop = begin + size_bytes
+            if not 0 <= begin <= self._file_bytes - size_bytes:
+                raise self._error(row, "it is not within the pixels")
+        return begin, stop - begin
+
+    def pixels(self, row: int, stored: bytes) -> npt.NDArray[np.uint8]:
+        """Return a row, uint8[H, W, C], by its bytes in the file.
+
+        Raises:
+            StoreError: its JPEG is damaged.
+        """
+        (height, width), channels = self.sides(row), self.manifest.channels
+        if not self.manifest.jpeg:
+            return np.frombuffer(stored, np.uint8).reshape(height, width, channels)
+        pixels = np.empty(height * width * channels, np.uint8)
+        if what := jpeg_frames.decode(memoryview(stored), height, width, channels, pixels):
+            raise self._error(row, what)
+        return pixels.reshape(height, width, channels)
+
+    def __getitem__(self, row: int) -> npt.NDArray[np.uint8]:
+        begin, size_bytes = self.extent(row)
+        return self.pixels(row, self._read(row, begin, size_bytes))
+
+    def mask(self, row: int) -> npt.NDArray[np.uint8]:
+        """Return the mask of a row with a size of its own, uint8[H, W]: it is behind the row's pixels."""
+        sides = self.sides(row)
+        return np.frombuffer(self._read(row, sum(self.extent(row)), math.prod(sides)), np.uint8).reshape(sides)
+
+    @property
+    def _file_bytes(self) -> int:
+        return self.manifest.files[PIXELS].size_bytes
+
+    def _read(self, row: int, begin: int, size_bytes: int) -> bytes:
+        with error_path(self._out / PIXELS), open(self._out / PIXELS, "rb") as file:
+            file.seek(begin)
+            stored = file.read(size_bytes)
+        if len(stored) < size_bytes:
+            raise self._error(row, "it is not within the pixels")
+        return stored
+
     def _error(self, row: int, what: str) -> StoreError:
         return StoreError(f"{self._out}: row {row}: {what}. The store is damaged: copy it again.")
-
-
-def stored_rows(out: Path, manifest: Manifest) -> EqualRows | RaggedRows | FrameRows:
-    """Return where the rows of a store are."""
-    if manifest.jpeg:
-        return FrameRows(out, manifest)
-    return RaggedRows(out, manifest) if manifest.has_own_sizes else EqualRows(out, manifest)
 
 
 class SealedRows:
@@ -203,7 +159,7 @@ class SealedRows:
         self.manifest = read_manifest(out)
         if self.manifest.digest != digest:
             raise StoreError(f"{out} is another store than that of which rows were to be taken.")
-        self._rows = stored_rows(out, self.manifest)
+        self._rows = StoredRows(out, self.manifest)
         tensors = self.manifest.tensors
         self._content = mapped_tensor(out, self.manifest, "content") if "content" in tensors else None
         self._masks = mapped_tensor(out, self.manifest, "extras/masks") if "masks" in self.manifest.extras else None
@@ -237,9 +193,11 @@ class SealedRows:
         mask = b""
         if self._masks is not None:
             mask = self._masks[number].tobytes()
-        elif isinstance(self._rows, RaggedRows) and self.manifest.has_own_masks:
+        elif self.manifest.has_own_masks:
             mask = self._rows.mask(number).tobytes()
-        return self._rows.pixels(number, stored), mask, stored if self.manifest.jpeg else b""
+        if not self.manifest.jpeg:
+            return stored, mask, b""
+        return self._rows.pixels(number, stored).tobytes(), mask, stored
 
     def content(self, number: int) -> tuple[int, int, int, int]:
         """Return where the image is in a row: y0, x0, y1, x1, half-open."""
