@@ -77,58 +77,67 @@ def test_train_runs_on_cuda(store: Path) -> None:
     assert len(epochs(done.stdout)) == 1
 
 
+def refusal(example: Example, capsys: pytest.CaptureFixture[str], name: str, arguments: str, **paths: Path) -> str:
+    """Return the sentence with which an example ends."""
+    try:
+        code = example(name, *[paths.get(word, word) for word in arguments.split()])
+    except SystemExit as e:
+        return str(e)
+    assert code == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    return error
+
+
 @pytest.mark.parametrize(
-    "option, value, message",
+    ("name", "arguments", "said"),
     [
-        (None, None, "is not a pixpack store"),
-        ("--device", "abacus", "device is 'abacus'"),
-        ("--val", "flat", "has other classes"),
-        ("--checkpoint", __file__, "is not a checkpoint of this network"),
+        ("train", "EMPTY", "is not a pixpack store"),
+        ("train", "STORE --device abacus", "device is 'abacus'"),
+        ("train", "STORE --val FLAT", "has other classes"),
+        ("train", "STORE --checkpoint FILE", "is not a checkpoint of this network"),
+        ("export", "STORE EMPTY --checkpoint NONE", "none.pt"),
+        ("lightning_datamodule", "EMPTY", "is not a pixpack store"),
+        ("detect", "STORE", "has no boxes. Pack it with --boxes."),
+        ("segment", "STORE", "has no masks. Pack it with --masks."),
     ],
 )
-def test_train_says_in_one_sentence_what_it_cannot_use(
-    store: Path,
+def test_an_example_says_in_one_sentence_what_it_cannot_use(
+    shared_store: Path,
     tmp_path: Path,
     example: Example,
     capsys: pytest.CaptureFixture[str],
-    option: str | None,
-    value: str | None,
-    message: str,
+    name: str,
+    arguments: str,
+    said: str,
 ) -> None:
-    if value == "flat":
-        from packer import pack
-
+    if name in ("detect", "segment"):
+        torchvision_or_skip()
+    if name == "lightning_datamodule":
+        pytest.importorskip("lightning")
+    if "FLAT" in arguments:
         make_tree(tmp_path / "images", classes=1, each=2)
         pack(tmp_path / "images" / "class0", tmp_path / "flat", size=32, workers=1)
-        value = str(tmp_path / "flat")
-    assert example("train", *([tmp_path] if option is None else [store, option, value])) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("train.py: ")
-    assert message in error
-    assert error.count("\n") == 1
+    paths = {"EMPTY": tmp_path, "FLAT": tmp_path / "flat", "FILE": Path(__file__), "NONE": tmp_path / "none.pt"}
+    error = refusal(example, capsys, name, arguments, STORE=shared_store, **paths)
+    assert error.startswith(f"{name}.py: ") or name in ("detect", "segment")
+    assert said in error
 
 
-@pytest.mark.parametrize("name", ["detect", "segment"])
+@pytest.mark.parametrize(("name", "arguments"), [("detect", ""), ("segment", ""), ("train", "--model resnet50")])
 def test_an_example_without_torchvision_says_how_to_install_it(
-    shared_store: Path, example: Example, monkeypatch: pytest.MonkeyPatch, name: str
+    shared_store: Path,
+    example: Example,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    arguments: str,
 ) -> None:
     for module in ("torchvision", "torchvision.models"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(
-        SystemExit, match=rf"^{name}\.py: .*torchvision.*\. Install it: pip install --no-deps torchvision$"
-    ):
-        example(name, shared_store)
-
-
-def test_train_on_a_model_of_torchvision_says_how_to_install_it(
-    shared_store: Path, example: Example, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for module in ("torchvision", "torchvision.models"):
-        monkeypatch.setitem(sys.modules, module, None)
-    assert example("train", shared_store, "--model", "resnet50") == 1
-    error = capsys.readouterr().err
-    assert error.startswith("train.py: resnet50 is a model of torchvision: pip install --no-deps torchvision (")
-    assert error.count("\n") == 1
+    error = refusal(example, capsys, name, f"STORE {arguments}", STORE=shared_store)
+    assert error.startswith(f"{name}.py: ")
+    assert "pip install --no-deps torchvision" in error
 
 
 def test_train_resumes_in_the_middle_of_an_epoch_to_the_same_weights(
@@ -182,16 +191,6 @@ def test_export_fails_where_what_comes_back_gives_other_scores(
     assert example("export", shared_store, tmp_path) == 1
 
 
-def test_export_wants_the_checkpoint_that_it_is_given(
-    shared_store: Path, tmp_path: Path, example: Example, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert example("export", shared_store, tmp_path, "--checkpoint", tmp_path / "run.pt") == 1
-    error = capsys.readouterr().err
-    assert error.startswith("export.py: ")
-    assert f"{tmp_path / 'run.pt'}" in error
-    assert error.count("\n") == 1
-
-
 @pytest.fixture(scope="session")
 def uncropped_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store as the README packs it: 45 rows with sizes of their own in 3 classes."""
@@ -231,18 +230,17 @@ def numpy_jax(store: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     return run(sys.executable, ROOT / "examples" / "numpy_jax.py", store, PYTHONPATH=str(tmp_path))
 
 
-def test_numpy_reads_a_store_without_torch_and_without_us(shared_store: Path, tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['jax'] = None")
+@pytest.mark.parametrize("library", ["numpy", "jax"])
+def test_numpy_and_jax_read_a_store_without_torch_and_without_us(
+    shared_store: Path, tmp_path: Path, library: str
+) -> None:
+    if library == "jax":
+        pytest.importorskip("jax")
+    else:
+        (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['jax'] = None")
     done = numpy_jax(shared_store, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "90 rows of uint8[32, 32, 3], normalized by numpy: mean 0.000, std 1.000\n"
-
-
-def test_jax_gets_the_rows_as_they_are_stored(shared_store: Path, tmp_path: Path) -> None:
-    pytest.importorskip("jax")
-    done = numpy_jax(shared_store, tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "90 rows of uint8[32, 32, 3], normalized by jax: mean 0.000, std 1.000\n"
+    assert done.stdout == f"90 rows of uint8[32, 32, 3], normalized by {library}: mean 0.000, std 1.000\n"
 
 
 @pytest.mark.parametrize("file", ["manifest.json", "_tensordict/pixels.memmap"])
@@ -289,23 +287,6 @@ def test_train_takes_a_network_of_torchvision(
     assert len(epochs(capsys.readouterr().out)) == 1
     assert example("train", shared_store, "--model", "resnet1", "--device", "cpu") == 1
     assert "Unknown model resnet1" in capsys.readouterr().err
-
-
-def test_the_recipe_warms_up_falls_to_zero_and_decays_weights_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
-    optimizer, schedule = importlib.import_module("network").recipe(model, 0.1, 100)
-    assert [group["weight_decay"] for group in optimizer.param_groups] == [5e-5, 0.0]
-    assert [len(group["params"]) for group in optimizer.param_groups] == [1, 3]
-    rates = []
-    for _ in range(100):
-        rates.append(schedule.get_last_lr()[0])
-        optimizer.step()
-        schedule.step()
-    assert rates[0] == pytest.approx(0.02)
-    assert max(rates) == rates[4] == pytest.approx(0.1, rel=0.01)
-    assert rates[4:] == sorted(rates[4:], reverse=True)
-    assert schedule.get_last_lr()[0] == pytest.approx(0, abs=1e-9)
 
 
 def test_detect_trains_by_torchvisions_loss(
@@ -359,15 +340,3 @@ def test_the_iou_of_segment_is_the_mean_over_classes_without_what_is_ignored(mon
     model = torch.nn.Module()
     model.forward = lambda images: {"out": images}  # type: ignore[method-assign]
     assert module.mean_iou(model, batches, 4) == pytest.approx((1 / 2 + 2 / 3 + 1) / 3)
-
-
-def test_segment_wants_masks(store: Path, example: Example) -> None:
-    torchvision_or_skip()
-    with pytest.raises(SystemExit, match="has no masks. Pack it with --masks."):
-        example("segment", store)
-
-
-def test_detect_wants_boxes(store: Path, example: Example) -> None:
-    torchvision_or_skip()
-    with pytest.raises(SystemExit, match="has no boxes. Pack it with --boxes."):
-        example("detect", store)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -59,38 +57,3 @@ def test_importing_pixpack_imports_neither_torch_nor_numpy() -> None:
     code = "import sys, pixpack, pixpack.transforms; print(sorted({'torch', 'numpy', 'click', 'PIL'} & {*sys.modules}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=300)
     assert done.stdout == "[]\n", done.stderr
-
-
-def imported_beside(folder: Path) -> str:
-    """Return the last line that `import pixpack` prints in a program of a folder."""
-    program = folder / "program.py"
-    program.write_text("import pixpack; print(pixpack.MemmapDataset.__name__)")
-    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, cwd=folder, env=variables)
-    return (done.stdout + done.stderr).rstrip().splitlines()[-1]
-
-
-@pytest.mark.parametrize("name", ["reader", "packer"])
-@pytest.mark.parametrize("form", ["module", "package", "folder"])
-def test_a_file_of_a_program_that_is_in_the_way_is_named(tmp_path: Path, name: str, form: str) -> None:
-    file = tmp_path / (f"{name}.py" if form == "module" else f"{name}/__init__.py")
-    file.parent.mkdir(exist_ok=True)
-    if form == "folder":
-        # without an __init__.py it comes behind packages that have one
-        assert imported_beside(tmp_path) == "MemmapDataset"
-        return
-    file.write_text("raise SystemExit('a program that would run')")
-    assert imported_beside(tmp_path) == (
-        f"ImportError: {file} is imported as `{name}`, where pixpack expects its own package {ROOT / name}."
-        " Rename that file, or take its folder off PYTHONPATH."
-    )
-
-
-def test_a_package_that_another_distribution_has_overwritten_is_named(tmp_path: Path) -> None:
-    """As after `pip install reader`."""
-    for name in ("packer", "reader", "pixpack"):
-        shutil.copytree(ROOT / name, tmp_path / name)
-    (tmp_path / "reader" / "__init__.py").write_text("__version__ = '3.1'\n")
-    done = subprocess.run([sys.executable, "-c", "import pixpack"], capture_output=True, text=True, cwd=tmp_path)
-    file = tmp_path / "reader" / "__init__.py"
-    assert done.stderr.splitlines()[-1].startswith(f"ImportError: {file} is not of pixpack: another distribution has")

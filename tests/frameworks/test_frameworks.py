@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import runpy
 import sys
 import zlib
@@ -11,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from launcher import launch
 from test_examples import ROOT, Example, example  # noqa: F401 (example is a fixture)
 
@@ -75,37 +73,3 @@ def test_ranks_under_lightning_share_an_epoch_and_one_process_resumes_in_the_mid
     assert "6 steps done" in capsys.readouterr().out
     rest = list(_steps(tmp_path, 1))
     assert rest == [steps[4], steps[5][:1]]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("lightning")
-def test_lightning_resumes_in_the_middle_of_an_epoch_to_the_same_weights(
-    shared_store: Path,
-    tmp_path: Path,
-    example: Example,  # noqa: F811
-) -> None:
-    def train(folder: str, *words: object) -> dict[str, torch.Tensor]:
-        words = (shared_store, "--batch-size", 16, "--save-every", 4, "--checkpoints", tmp_path / folder, *words)
-        assert example("lightning_datamodule", *words) == 0
-        saved = torch.load(tmp_path / folder / "last.ckpt", weights_only=True)
-        (schedule,) = saved["lr_schedulers"]
-        rates[folder] = schedule["last_epoch"], schedule["_last_lr"][0]
-        return saved["state_dict"]
-
-    rates: dict[str, tuple[int, float]] = {}
-    # 6 steps an epoch: stopped in the middle of the second one
-    train("parts", "--steps", 8)
-    assert rates["parts"] == (8, pytest.approx(1e-3 * (0.5 + 0.5 * math.cos(math.pi * 8 / 12))))
-    parts, full = train("parts"), train("full")
-    assert rates["parts"] == rates["full"] == (12, pytest.approx(0, abs=1e-9))
-    assert [name for name in full if not torch.equal(full[name], parts[name])] == []
-
-
-@pytest.mark.usefixtures("lightning")
-def test_the_lightning_example_says_what_it_cannot_use(
-    tmp_path: Path,
-    example: Example,  # noqa: F811
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert example("lightning_datamodule", tmp_path) == 1
-    assert capsys.readouterr().err.startswith(f"lightning_datamodule.py: {tmp_path} is not a pixpack store")

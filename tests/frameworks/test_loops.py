@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import devices, make_tree
+from conftest import devices
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, Subset
 
-from packer import pack
 from reader import MemmapDataset, MemmapLoader
-
-
-@pytest.fixture(scope="module")
-def own_sizes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("own")
-    make_tree(root / "images", classes=2, each=10)
-    pack(root / "images", root / "out", fit="none", workers=1)
-    return root / "out"
 
 
 def rows(loader: Any) -> list[list[int]]:
@@ -51,25 +41,6 @@ def test_a_collate_function_of_the_users_gets_rows(train: MemmapDataset, workers
     for batch, (images, targets) in zip(found, plain, strict=True):
         assert torch.equal(batch["images"], images)
         assert torch.equal(batch["targets"], targets)
-
-
-def test_a_row_of_a_batch_is_the_row_that_the_dataset_gives(own_sizes: Path, train: MemmapDataset) -> None:
-    for data in (train, MemmapDataset(own_sizes)):
-        kept = DataLoader(data, batch_size=5, sampler=[7, 3, 3, 0, 11], collate_fn=lambda items: items)
-        (items,) = kept
-        assert len(items) == 5
-        for (image, target), row in zip(items, [7, 3, 3, 0, 11], strict=True):
-            assert torch.equal(image, data[row][0])
-            assert (type(target), target) == (int, data[row][1])
-        with pytest.raises(IndexError):
-            items[5]
-
-
-def test_rows_with_sizes_of_their_own_come_to_a_collate_function_as_rows(own_sizes: Path) -> None:
-    data = MemmapDataset(own_sizes, as_tuple=False)
-    (shapes,) = DataLoader(data, batch_size=20, collate_fn=lambda items: [item.pixels.shape for item in items])
-    assert shapes == [data[row].pixels.shape for row in range(20)]
-    assert len(next(iter(DataLoader(data, batch_size=20)))) == 20
 
 
 def test_a_loop_over_the_dataset_ends_early_for_no_error_of_a_transform(shared_store: Path) -> None:
@@ -195,22 +166,6 @@ def test_a_distributed_sampler_gets_the_epoch(train: MemmapDataset, form: str) -
 # -- Lightning
 
 
-def test_lightning_finds_the_size_of_a_batch(train: MemmapDataset, own_sizes: Path) -> None:
-    pytest.importorskip("lightning", reason="lightning is not installed: pip install lightning")
-    from lightning.pytorch.utilities.data import extract_batch_size
-
-    assert extract_batch_size(next(iter(MemmapLoader(train, 16)))) == 16
-    batch = next(iter(MemmapLoader(train, 16, as_tuple=False)))
-    assert extract_batch_size(batch) == 16
-    with pytest.raises(
-        TypeError, match=r"a RaggedBatch is not a list of rows: .* self\.log\(\.\.\., batch_size=len\(batch\)\)"
-    ):
-        extract_batch_size(next(iter(MemmapLoader(MemmapDataset(own_sizes), 16, as_tuple=False))))
-    # what a batch is otherwise stays: its rows, its copies, its pickle
-    assert [row.rows.item() for row in batch.unbind(0)] == batch.rows.tolist()
-    assert torch.equal(pickle.loads(pickle.dumps(batch)).pixels, batch.pixels)
-
-
 def lightning_run(loader: MemmapLoader, **options: Any) -> Any:
     """Train a model that logs a mean and notes its rows; returns it."""
     pytest.importorskip("lightning", reason="lightning is not installed: pip install lightning")
@@ -268,32 +223,3 @@ def test_lightning_validates_by_a_loader(train: MemmapDataset) -> None:
             model = Noting()
             run(model, loader)
             assert sorted(row for batch in model.seen for row in batch) == list(range(90))
-
-
-# -- accelerate
-
-_METRICS = """
-import json, sys
-from pathlib import Path
-import torch
-from accelerate import Accelerator, DataLoaderConfiguration
-from reader import MemmapDataset, MemmapLoader
-
-config = DataLoaderConfiguration(split_batches=sys.argv[3] == "split")
-accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3, dataloader_config=config)
-data = MemmapDataset(sys.argv[1])
-found = {}
-for count, size in ((90, 20), (85, 16), (81, 16), (80, 20)):
-    loader = accelerator.prepare(MemmapLoader(data.subset(slice(count)), size, shuffle="full", as_tuple=False))
-    gathered, synced = [], []
-    for batch in loader:
-        with accelerator.accumulate(torch.nn.Linear(1, 1)):
-            synced.append(accelerator.sync_gradients)
-        for inner in MemmapLoader(data, 50, as_tuple=False):  # as a validation in between
-            pass
-        gathered += accelerator.gather_for_metrics(batch.rows).tolist()
-    found[f"{count}-{size}"] = [gathered, synced]
-Path(sys.argv[2], f"{accelerator.process_index}.json").write_text(json.dumps(found))
-accelerator.wait_for_everyone()
-accelerator.end_training()
-"""
