@@ -29,9 +29,6 @@ _DECODING: dict[str, tuple[Callable[[Json], bool], str]] = {
     "warnings": (lambda value: type(value) is list and all(type(each) is str for each in value), "a list of texts"),
 }
 
-# The path and target that a line begins with, where the path has nothing that JSON escapes and the target is a class.
-_PATH_TARGET = re.compile(rb'\{"path":"([ !#-\[\]-~]*)","target":(-1|0|[1-9][0-9]{0,17}),').match
-
 # Made once: json.dumps makes an encoder for each call that has options, 20 us between two images (2026-11-21).
 _JSON = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"))
 # 1.5 us a line, where json.loads takes 2.4 to skip white space that no line has (2026-11-22).
@@ -147,24 +144,6 @@ def read_samples(out: Path, manifest: Manifest | None = None) -> Iterator[Sample
         StoreError: a line is none; names the row.
     """
     return (sample for _, sample in read_samples_with_offsets(out, manifest))
-
-
-def read_targets(out: Path) -> Iterator[tuple[int, str, Json]]:
-    """Yield of each row the byte of samples.jsonl where its line begins, its path and its target.
-
-    In a fifth of the time of `read_samples`, for files whose digest was compared: the rest of a line is not checked.
-
-    Raises:
-        StoreError: a line is none; names the row.
-    """
-    begin = 0
-    for row, line in enumerate(_lines(out / SAMPLES)):
-        if match := _PATH_TARGET(line):
-            yield begin, match[1].decode("ascii"), int(match[2])
-        else:
-            sample = _decoded(out, row, line)
-            yield begin, sample.path, sample.target
-        begin += len(line)
 
 
 def read_samples_with_offsets(

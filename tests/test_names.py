@@ -14,7 +14,6 @@ import pytest
 from packer.errors import LockedError, PackError
 from packer.store import journal as journals
 from packer.store.lock import LOCK, Lock
-from reader import system
 from reader.format.check import check_file
 from reader.format.errors import StoreError
 from reader.format.filesystem import refresh_names, retry_missing
@@ -88,14 +87,6 @@ def test_a_size_that_is_remembered_is_not_taken_for_the_files(tmp_path: Path, mo
         check_file(path, 6)
 
 
-def test_who_holds_out_is_brought_to_the_server_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / ".packing").mkdir()
-    synced: list[bytes] = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.pread(descriptor, 4096, 0)))
-    Lock(tmp_path).close()
-    assert synced[-1].startswith(f"process {os.getpid()} on ".encode())
-
-
 def test_a_lock_whose_name_is_only_remembered_holds_nothing(
     tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,13 +125,3 @@ def test_a_file_system_without_locks_is_not_taken_for_another_pack(
     ) as caught:
         Lock(tmp_path)
     assert not isinstance(caught.value, LockedError)
-
-
-def test_a_file_that_is_gone_from_its_server_is_not_in_the_page_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stale(*_: Any, **__: Any) -> Any:
-        raise OSError(errno.ESTALE, "Stale file handle")
-
-    monkeypatch.setattr("builtins.open", stale)
-    assert system.cached_share(tmp_path / "rows") == 0

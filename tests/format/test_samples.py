@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from packer.sample_lines import Reject, Sample, line_start, read_paths, read_rejects, read_samples, read_targets
+from packer.sample_lines import (
+    Reject,
+    Sample,
+    line_start,
+    read_paths,
+    read_rejects,
+    read_samples,
+    read_samples_with_offsets,
+)
 from reader.format.errors import StoreError
 
 SHA256 = "0123456789abcdef" * 4
@@ -52,10 +60,10 @@ def test_a_line_begins_as_it_is_written_and_its_path_and_target_are_read_alone(
     lines = [sample.encode() for sample in samples]
     (tmp_path / "samples.jsonl").write_text("".join(lines))
     assert lines[1].startswith(line_start(path, target, 512, "0f" * 32))
-    assert [*read_targets(tmp_path)] == [(0, "first.jpg", target), (len(lines[0]), path, target)]
+    assert [*read_samples_with_offsets(tmp_path)] == [(0, samples[0]), (len(lines[0]), samples[1])]
 
 
 def test_a_line_of_another_start_is_refused_with_its_row(tmp_path: Path) -> None:
     (tmp_path / "samples.jsonl").write_text('{"target":1,"path":"a"}\n')
     with pytest.raises(StoreError, match="row 0: "):
-        next(read_targets(tmp_path))
+        next(read_samples_with_offsets(tmp_path))

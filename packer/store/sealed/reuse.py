@@ -18,7 +18,7 @@ from packer.option_names import OVERWRITE
 from packer.pixels.geometry import Geometry
 from packer.pixels.row import Row
 from packer.progress import followed
-from packer.sample_lines import Sample, read_targets
+from packer.sample_lines import Sample, read_samples_with_offsets
 from packer.store.sealed.checked_rows import damage
 from packer.store.sealed.ragged_rows import SealedRows
 from packer.text import difference, options_difference
@@ -33,9 +33,9 @@ class ReusedLines:
 
     def __init__(self, out: Path, rows: int) -> None:
         self._begins, self._rows = array("q"), dict[str, int]()
-        for row, (begin, path, _) in enumerate(followed("read", read_targets(out), rows)):
+        for row, (begin, sample) in enumerate(followed("read", read_samples_with_offsets(out), rows)):
             self._begins.append(begin)
-            self._rows[path] = row
+            self._rows[sample.path] = row
 
     def of(self, paths: Sequence[str], start: int) -> dict[int, tuple[int, int]]:
         """Return the row of each of these inputs that the store has, and where its line begins; the start-th of all first."""
