@@ -62,7 +62,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"part": "1/2"},
         "part needs size or fit='none': one size for all would be found in all headers alone.",
     ),
-    ({"part": "1/2", "size": 8, "boxes": "b"}, "boxes and masks do not go together with part yet."),
 ]
 
 
