@@ -39,7 +39,7 @@ hypothesis_settings.load_profile("pixpack")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # fixtures of several folders
-pytest_plugins = ["row_forms", "kinds", "rows", "expected_skips"]
+pytest_plugins = ["row_forms", "kinds", "rows", "expected_skips", "tests.hostile.watched"]
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 # the command, which syncs nothing

@@ -37,7 +37,7 @@ static void run(Work *work, int threads) {
     /* Python's threads handle signals */
     sigfillset(&every);
     pthread_sigmask(SIG_SETMASK, &every, &before);
-    while (started < threads - 1 && !pthread_create(&others[started], NULL, take_numbers, work))
+    while (started + 1 < threads && !pthread_create(&others[started], NULL, take_numbers, work))
         started++;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     take_numbers(work);

@@ -32,9 +32,9 @@ _SPLITS = f"build {{work}}/splits {{out}} {_OPTIONS}"
 class Kind:
     """A line of the command; the lines before it whose result the disk holds.
 
-    is_torn: it was interrupted before, within a line of its journal. is_changed: an image is replaced in between. is_copy: of stores, not of images; the
-    line again needs --overwrite. is_filled: files come to where they stay, the manifest last. is_inside: OUT is a folder before.
-    is_files: it makes files, no store.
+    is_torn: it was interrupted before, within a line of its journal. is_changed: an image is replaced in between. is_copy: of
+    stores, not of images; the line again needs --overwrite. is_filled: files come to where they stay, the manifest last.
+    is_inside: OUT is a folder before. is_files: it makes files, no store.
     """
 
     line: str
