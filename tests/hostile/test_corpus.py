@@ -5,6 +5,7 @@ The corpus is not part of the repository; tests of it are skipped where it is no
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
 import os
@@ -70,16 +71,19 @@ def test_every_file_comes_out_as_expected_and_poisons_no_decoder(name: str, corp
     # this process's own time, and the least of three: what else the machine does, its page faults included, must not fail it
     limit, seconds = 2 if row["expected"].startswith("decoded") else 0.5, float("inf")
     for _ in range(3):
-        started, decoder = time.process_time(), Decoder(_full_size(path), exact=True)
+        started = time.process_time()
         try:
-            found: Any = decoder.row(LocalSource(path).read()[0])
+            found: Any = Decoder(_full_size(path), exact=True).row(LocalSource(path).read()[0])
         except DecodeError as e:
             found = str(e)
         seconds = min(seconds, time.process_time() - started)
-        assert decoder.row(good) == Decoder(_full_size(path), exact=True).row(good)
         if seconds < limit:
             break
     assert seconds < limit
+    small = Decoder(Geometry(32, 32))
+    with contextlib.suppress(DecodeError):
+        small.row(LocalSource(path).read()[0])
+    assert small.row(good) == Decoder(Geometry(32, 32)).row(good)
     if row["expected"].startswith("decoded"):
         if name in LIBTIFF and isinstance(found, str):
             return

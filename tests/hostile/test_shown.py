@@ -24,6 +24,7 @@ from packer import pack, pull, push
 from packer.cli.app import run
 from packer.errors import RemoteError
 from packer.sources.object_storage import open_url, reason
+from packer.store.journal import Header
 from packer.store.state import check_finished
 from reader.format.errors import IncompleteStoreError
 from reader.format.shown import brief, redacted, shown, shown_lines
@@ -111,6 +112,10 @@ def test_a_journal_has_no_credentials(tmp_path: Path) -> None:
 # -- journals that a stranger has planted
 
 
+# the first line of a journal
+USUAL = json.loads(Header(inputs=2, images=("images",)).encode().partition(b" ")[2])
+
+
 def planted(folder: Path, *lines: object) -> Path:
     """Write a folder with a journal of these lines."""
     (folder / ".packing").mkdir(parents=True)
@@ -123,15 +128,15 @@ def planted(folder: Path, *lines: object) -> Path:
 @pytest.mark.parametrize(
     "header",
     [
-        {"images": ["images"], "words": ["--size", "224", EVIL]},
-        {"images": ["a\x1b[8m; rm -rf ~\x1b[0m"]},
-        {"images": ["--classes"], "words": ["x"]},
-        {"images": ["images"], "words": ["--overwrite"]},
-        {"images": ["images"], "words": ["x" * 10_000]},
-        {"images": 5},
-        {"images": ["a"], "words": [["b"]]},
-        {"images": ["a"], "words": "--size"},
-        {"inputs": EVIL},
+        USUAL | {"images": ["images"], "words": ["--size", "224", EVIL]},
+        USUAL | {"images": ["a\x1b[8m; rm -rf ~\x1b[0m"]},
+        USUAL | {"images": ["--classes"], "words": ["x"]},
+        USUAL | {"images": ["images"], "words": ["--overwrite"]},
+        USUAL | {"images": ["images"], "words": ["x" * 10_000]},
+        USUAL | {"images": 5},
+        USUAL | {"images": ["a"], "words": [["b"]]},
+        USUAL | {"images": ["a"], "words": "--size"},
+        USUAL | {"inputs": EVIL},
         [1],
         "text",
     ],
@@ -146,11 +151,11 @@ def test_a_planted_journal_chooses_no_words_of_a_command(header: object, tmp_pat
 @pytest.mark.parametrize(
     "lines",
     [
-        [{"inputs": "x"}],
-        [{"images": 5}],
+        [USUAL | {"inputs": "x"}],
+        [USUAL | {"images": 5}],
         [[1]],
         *(
-            [{"inputs": 2, "images": ["images"]}, block]
+            [USUAL, block]
             for block in (
                 {"inputs_stop": -1, "rows_stop": 0},
                 {"inputs_stop": 1},
@@ -172,7 +177,7 @@ def test_a_planted_journal_is_refused_or_started_over(
 
 
 def test_words_of_a_usual_journal_are_quoted(tmp_path: Path) -> None:
-    out = planted(tmp_path / "out", {"images": ["my images; ls"], "words": ["--size", "224"]})
+    out = planted(tmp_path / "out", USUAL | {"images": ["my images; ls"], "words": ["--size", "224"]})
     with pytest.raises(IncompleteStoreError, match=re.escape(f"Continue with: pack 'my images; ls' {out} --size 224")):
         check_finished(out)
 
