@@ -55,21 +55,6 @@ class ImageBatch(TensorClass):
         """The view uint8[..., C, H, W] that models take; its memory is channels_last."""
         return self.pixels.movedim(-1, -3)
 
-    @property
-    def epoch(self) -> int | None:
-        """The epoch of a loader's batch, else None. Asked of a batch on a device, it waits for the device."""
-        return _origin(self, 0)
-
-    @property
-    def position(self) -> int | None:
-        """Position of the first row of a loader's batch in the epoch, else None."""
-        return _origin(self, 1)
-
-    @property
-    def seed(self) -> int | None:
-        """The seed of a batch's loader, else None; of torch's DataLoader a number that its generator gave."""
-        return _origin(self, 2)
-
 
 class RaggedBatch(TensorClass):
     """Images of different sizes with their labels: a whole store, or a batch of it. Transforms that crop make an ImageBatch.
@@ -95,8 +80,6 @@ class RaggedBatch(TensorClass):
     rows: torch.Tensor | None = None
     mask_offsets: torch.Tensor | None = None
     origin: torch.Tensor | None = None
-
-    epoch, position, seed = ImageBatch.epoch, ImageBatch.position, ImageBatch.seed
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -200,13 +183,6 @@ def replaced(
         batch_size=pixels.shape[:1],
         device=pixels.device,
     )
-
-
-def _origin(batch: ImageBatch | RaggedBatch, column: int) -> int | None:
-    if batch.origin is None or not batch.origin.numel():
-        return None
-    value = int(batch.origin.reshape(-1, 3)[0, column])
-    return None if value < 0 and column < 2 else value
 
 
 def names_targets(manifest: Manifest) -> bool:

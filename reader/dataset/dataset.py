@@ -333,8 +333,13 @@ class MemmapDataset(Dataset[Any]):
     def _sample(self, index: int) -> object:
         """Return one row as indexing gives it."""
         row = self._store_row(index)
-        has_pair = self.as_tuple and self._opened.has_pairs and not self._takes_batches
-        read: Any = self._opened.pair(row) if has_pair else self._opened.row(row)
+        if self.as_tuple and not self._takes_batches and self._opened.has_pairs:
+            pair = self._opened.pair(row)
+            if not self._is_by_row:
+                return pair
+            with rows_named(self.path, row):
+                return self._changed(pair)
+        read: Any = self._opened.row(row)
         with rows_named(self.path, row):
             if self._takes_batches:
                 read = collate.row_at(self._transformed(read.unsqueeze(0)), 0)

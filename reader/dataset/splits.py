@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from reader.format.errors import StoreError
 from reader.format.filesystem import absolute_path, is_allowed, unreadable, user_path
 from reader.format.manifest import MANIFEST, read_manifest
-from reader.format.shown import redacted, shown
+from reader.format.shown import redacted
 from reader.format.urls import is_url
 from reader.memory.places import Remote
 
@@ -36,8 +35,8 @@ def store_path(path: str | os.PathLike[str], split: str | None) -> Path:
     for name in names:
         if (others := read_manifest(root / name).classes) != classes:
             raise StoreError(
-                f"the splits of {root} have different classes: {split} has {_named(classes)}, {name} has {_named(others)}."
-                f" The same target would mean different classes. Pack {name} again with --classes {root / split}."
+                f"the splits of {root} have different classes: {split} has {len(classes)}, {name} {len(others)}. The same target"
+                f" would mean different classes. Pack {name} again with --classes {root / split}."
             )
     return root / split
 
@@ -62,8 +61,3 @@ def remote_store(
         str(path) if split is None else f"{str(path).rstrip('/')}/{split}", cache, cache_size
     )
     return opened
-
-
-def _named(classes: Sequence[object]) -> str:
-    first = ", ".join(shown(str(name), most=60) for name in classes[:3])
-    return f"{len(classes)} ({first}{', ...' if len(classes) > 3 else ''})"

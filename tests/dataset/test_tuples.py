@@ -126,7 +126,7 @@ def test_what_else_a_transform_returns_goes_to_the_loop_as_it_is(shared_store: P
 
 
 def stamp(batch: Any) -> tuple[int, int, int]:
-    return batch.epoch, batch.position, batch.seed
+    return tuple(batch.origin.reshape(-1, 3)[0].tolist())
 
 
 RESIDENCIES = ["cache", "disk", "gpu"]
@@ -149,22 +149,13 @@ def test_a_batch_says_its_epoch_position_and_seed(
     assert stamp(next(iter(loader))) == (2, 40, 5)
 
 
-def test_ranks_say_where_in_the_one_order_they_are(shared_store: Path) -> None:
-    train = MemmapDataset(shared_store)
-    for rank in range(2):
-        batches = MemmapLoader(train, 10, rank=rank, world_size=2, as_tuple=False)
-        assert [batch.position for batch in batches] == [10 * rank + start for start in (0, 20, 40, 60)] + [
-            80 + 5 * rank
-        ]
-
-
 def test_samplers_of_two_ranks_never_stand_at_one_position(shared_store: Path) -> None:
     train = MemmapDataset(shared_store)
     positions = []
     for rank in range(2):
         options: dict[str, Any] = {"sampler": [7] * 30, "rank": rank, "world_size": 2, "as_tuple": False}
         for batch in MemmapLoader(train, 8, **options):
-            positions += range(batch.position, batch.position + len(batch))
+            positions += batch.origin[:, 1].tolist()
     assert len(set(positions)) == len(positions) == 60
 
 
@@ -181,22 +172,11 @@ def test_parts_copies_and_other_processes_keep_what_a_batch_says(shared_store: P
         assert {stamp(part) for part in kept} == {(0, 0, 3)}
 
 
-def test_what_indexing_gives_says_nothing_of_an_epoch(shared_store: Path) -> None:
-    train = MemmapDataset(shared_store, as_tuple=False)
-    for batch in (train[3], train[2:5], train[[1, 2]], train[[]], train.store):
-        assert stamp(batch) == (None, None, None)
-    # a DataLoader tells nobody its epoch; the seed is of torch's generator
-    batch = next(iter(DataLoader(train, 4)))
-    assert stamp(batch)[:2] == stamp(batch[2:])[:2] == (None, None)
-    assert batch.seed is not None
-
-
 def test_a_store_as_tensordict_writes_it_has_no_trace_of_them(shared_store: Path, tmp_path: Path) -> None:
     train = MemmapDataset(shared_store, as_tuple=False)
     train.store.clone().memmap(str(tmp_path / "again"))
     written, ours = store_bytes(tmp_path / "again"), store_bytes(shared_store)
     assert written == {name: ours[name] for name in written}
-    assert ImageBatch.load_memmap(str(tmp_path / "again")).epoch is None
 
 
 @pytest.mark.parametrize("workers", [0, 2])
