@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import Tune, devices, make_tree, photo, store_bytes
+from conftest import Tune, devices, make_tree, photo
 from PIL import Image
 from test_boxes import coco
 from torch.utils.data import DataLoader, Subset
 
 from packer import pack
-from reader import ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch, RandomResizedCrop, to_device
+from reader import ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch, RandomResizedCrop
 
 COUNT = 6
 
@@ -157,26 +156,6 @@ def test_samplers_of_two_ranks_never_stand_at_one_position(shared_store: Path) -
         for batch in MemmapLoader(train, 8, **options):
             positions += batch.origin[:, 1].tolist()
     assert len(set(positions)) == len(positions) == 60
-
-
-def test_parts_copies_and_other_processes_keep_what_a_batch_says(shared_store: Path, own_sizes: Path) -> None:
-    for path in (shared_store, own_sizes):
-        batch = next(iter(MemmapLoader(MemmapDataset(path), 8, seed=3, as_tuple=False)))
-        kept = [batch.clone(), batch.to("cpu"), to_device(batch, "cpu"), pickle.loads(pickle.dumps(batch))]
-        kept += [RandomResizedCrop(16)(batch)]
-        if isinstance(batch, ImageBatch):
-            kept += [batch.view(2, 4), torch.stack([batch[0], batch[1]])]
-            # a part has the position of its own first row
-            parts = [batch[2:5], batch[[6, 3]], batch[4], *batch.split(4)]
-            assert [stamp(part) for part in parts] == [(0, position, 3) for position in (2, 6, 4, 0, 4)]
-        assert {stamp(part) for part in kept} == {(0, 0, 3)}
-
-
-def test_a_store_as_tensordict_writes_it_has_no_trace_of_them(shared_store: Path, tmp_path: Path) -> None:
-    train = MemmapDataset(shared_store, as_tuple=False)
-    train.store.clone().memmap(str(tmp_path / "again"))
-    written, ours = store_bytes(tmp_path / "again"), store_bytes(shared_store)
-    assert written == {name: ours[name] for name in written}
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import os
 import pickle
@@ -120,39 +119,6 @@ def test_what_is_pickled_of_rows_with_sizes_of_their_own_is_the_row(own_sizes: P
         assert torch.equal(pickle.loads(pickle.dumps(found)).pixels, found.pixels)
     part = data[4:6]
     assert len(pickle.dumps(part)) < part.pixels.numel() + 5000 < data.store.pixels.numel()
-
-
-def storages(value: Any) -> int:
-    """Return the bytes of all the storages under a value."""
-    if isinstance(value, torch.Tensor):
-        return value.untyped_storage().nbytes()
-    parts = list(value) if isinstance(value, tuple) else list(value.values(True, True))
-    return sum(storages(part) for part in parts if isinstance(part, torch.Tensor))
-
-
-def _send(queue: Any, is_taken: Any, path: Path) -> None:
-    data = MemmapDataset(path, as_tuple=False)
-    queue.put(data[5:8])
-    queue.put(data[5])
-    # what was sent goes with the process that sent it
-    is_taken.get()
-
-
-def test_copies_and_queues_take_the_rows_and_not_the_store(train: MemmapDataset) -> None:
-    for name, (value, size_bytes) in forms(train).items():
-        assert storages(copy.deepcopy(value)) < size_bytes + 500, name
-    context = torch.multiprocessing.get_context("forkserver")
-    queue, is_taken = context.Queue(), context.Queue()
-    process = context.Process(target=_send, args=(queue, is_taken, train.path))
-    process.start()
-    slice_, row = queue.get(timeout=120), queue.get(timeout=120)
-    assert torch.equal(slice_.pixels, train[5:8].pixels)
-    assert torch.equal(row.pixels, train[5].pixels)
-    assert storages(slice_) < 3 * train.manifest.row_bytes + 500
-    assert storages(row) < train.manifest.row_bytes + 500
-    is_taken.put(None)
-    process.join(120)
-    assert process.exitcode == 0
 
 
 # -- a store that was cut short

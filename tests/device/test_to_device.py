@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
-from collections import Counter, OrderedDict, defaultdict, deque
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import torch
 from augmenting import labelled
 from conftest import devices
-from tensordict import TensorDict, TensorDictParams, lazy_stack
+from tensordict import TensorDict
 from torch.nn.utils.rnn import pack_sequence
-from torch.utils import _pytree as pytree
 
 from reader import to_device
 
@@ -75,35 +71,6 @@ def test_nothing_that_is_there_already_is_copied() -> None:
     assert moved[1].pixels.data_ptr() == batch.pixels.data_ptr()
 
 
-@pytest.mark.parametrize("device", OTHERS)
-def test_kinds_of_tensors_and_of_containers_are_those_that_their_own_to_gives(device: str) -> None:
-    one = torch.ones(2)
-    dicts = [
-        TensorDict({"a": one, "n": TensorDict({"a": one}, batch_size=[2])}, batch_size=[2]).lock_(),
-        TensorDictParams(TensorDict({"a": one}, batch_size=[2])),
-        lazy_stack([TensorDict({"a": one}, batch_size=[2])] * 2).lock_(),
-        labelled(2).lock_(),
-    ]
-    for sent, moved in zip(dicts, to_device(dicts, device), strict=True):
-        own = sent.to(device)
-        assert (type(moved), moved.is_locked, moved.device) == (type(own), own.is_locked, own.device)
-        leaves = [[(key, type(v), v.device) for key, v in nodes.items(True, True)] for nodes in (moved, own)]
-        assert leaves[0] == leaves[1]
-    tensors = [torch.eye(3).to_sparse(), torch.nested.nested_tensor([one, torch.ones(3)], layout=torch.jagged)]
-    tensors += [one.as_subclass(Marked), torch.nn.Parameter(one), torch.nn.Buffer(one), one.clone().requires_grad_()]
-    for sent, moved in zip(tensors, to_device(tensors, device), strict=True):
-        own = sent.to(device)
-        assert (type(moved), moved.layout, moved.device) == (type(own), own.layout, own.device)
-        assert (moved.requires_grad, moved.is_leaf) == (own.requires_grad, own.is_leaf)
-    containers = [OrderedDict(b=one, a=one), defaultdict(list, a=one), deque([one], maxlen=3), Pair(one), one.max(0)]
-    for sent, moved in zip(containers, to_device(containers, device), strict=True):
-        assert type(moved) is type(sent)
-        assert {leaf.device.type for leaf in pytree.tree_leaves(moved) if isinstance(leaf, torch.Tensor)} == {device}
-    others: list[Any] = [Counter(a=1), torch.Size([2]), None, {1, 2}, "text", 3]
-    assert to_device(others, device) == others
-    assert [type(value) for value in to_device(others, device)] == [type(value) for value in others]
-
-
 @pytest.mark.parametrize("device", ["cpu", *OTHERS])
 @pytest.mark.parametrize("enforce_sorted", [True, False])
 def test_a_packed_sequences_batch_sizes_stay_on_the_host(device: str, enforce_sorted: bool) -> None:
@@ -114,25 +81,3 @@ def test_a_packed_sequences_batch_sizes_stay_on_the_host(device: str, enforce_so
     assert moved.batch_sizes.tolist() == [2, 2, 1]
     assert {index.device.type for index in moved[2:] if index is not None} == (set() if enforce_sorted else {device})
     assert (moved is packed) is (device == "cpu")
-
-
-@pytest.mark.cuda
-def test_what_torch_cannot_pin_and_any_strides_are_taken() -> None:
-    quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8)
-    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
-    assert torch.equal(to_device(quantized, "cuda").cpu().int_repr(), quantized.int_repr())
-    assert [part.tolist() for part in to_device(nested, "cuda").unbind()] == [[1, 1], [1, 1, 1]]
-    tensors = [torch.arange(3).expand(4, 3), torch.arange(6).view(2, 3).t(), torch.arange(8)[::2], torch.empty(3, 0)]
-    for tensor, moved in zip(tensors, to_device(tensors, "cuda"), strict=True):
-        assert torch.equal(moved.cpu(), tensor)
-
-
-@pytest.mark.cuda
-def test_no_context_is_left_on_another_device() -> None:
-    if torch.cuda.device_count() < 2:
-        pytest.skip("one CUDA device")
-    code = (
-        "import torch, reader; reader.to_device([torch.ones(3)], 'cuda:1'); print(torch._C._cuda_hasPrimaryContext(0))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reader import MemmapDataset, MemmapLoader
 from reader.order import Cut
-
-
-def rows_of(batches: Any) -> list[int]:
-    return [row for batch in batches for row in batch.rows.tolist()]
 
 
 @given(count=st.integers(0, 60), batch_size=st.integers(1, 9), world_size=st.integers(1, 7))

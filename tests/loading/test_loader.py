@@ -22,7 +22,6 @@ from torch.utils.data import RandomSampler, Sampler
 from packer import pack
 from reader import MemmapDataset, MemmapLoader
 from reader.buffers import BufferPool
-from reader.loading.gathering import Gathering
 
 
 @pytest.fixture
@@ -288,63 +287,12 @@ def test_the_interpreter_ends_in_the_middle_of_an_epoch(shared_store: Path) -> N
     assert (done.returncode, done.stdout, done.stderr) == (0, "seen\n", "")
 
 
-@pytest.mark.parametrize("device", devices())
-@pytest.mark.parametrize("prefetch", [0, 2])
-def test_torchs_default_device_changes_nothing(train: MemmapDataset, prefetch: int, device: str) -> None:
-    with torch.device("meta" if device == "cpu" else "cuda"):
-        for residency in ("cache", "disk", "gpu")[: 2 if device == "cpu" else 4]:
-            loader = MemmapLoader(
-                train, 16, shuffle="full", device=device, residency=residency, prefetch=prefetch, as_tuple=False
-            )
-            rows = torch.cat([batch.rows for batch in loader])
-            assert sorted(rows.tolist()) == list(range(90))
-        # a list of rows may be on a device too
-        assert train[rows[:8]].rows.tolist() == rows[:8].tolist()
-        assert train[3].rows.device.type == "cpu"
-
-
 def test_repr_names_order_and_residency(train: MemmapDataset) -> None:
     loader = MemmapLoader(train, 16, shuffle=True, seed=7)
     assert "order full, seed 7, rank 0 of 1, residency cache" in repr(loader)
 
 
 # -- batches of more than a megabyte: a group each, so queue, recycling and errors work batch by batch
-
-
-def test_as_tuple_holds_also_for_what_a_transform_returns(large: MemmapDataset) -> None:
-    images, targets = next(iter(MemmapLoader(large, 2, transform=lambda batch: batch)))
-    assert images.shape == (2, 3, 224, 224)
-    assert targets.shape == (2,)
-
-
-@pytest.mark.parametrize(
-    ("batch_size", "transform", "groups"),
-    [
-        (8, None, [6, 6, 3]),  # 6 of them have 7.2 MB
-        (8, lambda batch: batch, [1] * 15),
-        (56, None, [1] * 3),
-    ],
-)
-def test_small_batches_are_handed_over_together_but_not_what_a_transform_works_on(
-    large_store: Path, batch_size: int, transform: Any, groups: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[int] = []
-    begin = Gathering.begin
-
-    def counted(self: Gathering, batches: list[Any], ahead: Any) -> Any:
-        started.append(len(batches))
-        return begin(self, batches, ahead)
-
-    monkeypatch.setattr(Gathering, "begin", counted)
-    rows = [row % 40 for row in range(120)]
-    with MemmapLoader(
-        MemmapDataset(large_store, as_tuple=False).subset(rows),
-        batch_size,
-        transform=transform,
-        as_tuple=False,
-    ) as loader:
-        assert rows_of(loader) == rows
-    assert started == groups
 
 
 def test_a_closed_loader_gives_nothing_that_was_taken_before(train: MemmapDataset, tune: Tune) -> None:

@@ -46,27 +46,6 @@ def test_a_class_with_its_own_indexing_is_refused(shared_store: Path) -> None:
         MemmapLoader(Mine(shared_store), 8)
 
 
-class Empty:
-    """A callable of length 0, as an empty Compose of MONAI is."""
-
-    def __len__(self) -> int:
-        return 0
-
-    def __call__(self, image: torch.Tensor) -> torch.Tensor:
-        return image + 1
-
-
-def test_a_callable_of_length_0_is_called(shared_store: Path) -> None:
-    plain = MemmapDataset(shared_store)
-    images, targets = plain[:2]
-    made = MemmapDataset(shared_store, transform=Empty(), target_transform=Empty())
-    assert torch.equal(made[0][0], images[0] + 1)
-    assert made[0][1] == targets[0] + 1
-    assert torch.equal(next(iter(DataLoader(made, 2)))[0], images + 1)
-    loader = MemmapLoader(plain, 2, transform=lambda batch: Empty()(batch.images))
-    assert torch.equal(next(iter(loader)), images + 1)
-
-
 @pytest.mark.parametrize("free_bytes", [0, 1 << 50])
 def test_shuffle_true_chooses_alike_on_ranks_of_any_memory(
     shared_store: Path, free_bytes: int, monkeypatch: pytest.MonkeyPatch

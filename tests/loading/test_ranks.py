@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from children import program
 from launcher import launch
 
 from reader import MemmapDataset, MemmapLoader
@@ -115,70 +114,3 @@ def test_two_processes_share_an_epoch_though_their_loaders_were_made_first(share
         assert steps == len(batches) == 5
         assert f"rank {rank} of 2" in shown
     assert sorted(row for _, batches, _, _ in found for rows in batches for row in rows) == list(range(90))
-
-
-_LIGHTNING = """
-import json, sys
-from pathlib import Path
-import torch
-from lightning.pytorch import LightningModule, Trainer
-from reader import MemmapDataset, MemmapLoader
-
-class Noting(LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer, self.seen = torch.nn.Linear(3072, 3), []
-
-    def training_step(self, batch, index):
-        self.seen.append(batch.rows.tolist())
-        return self.layer(batch.pixels.flatten(1).float()).sum()
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.0)
-
-# made in the main process too, which starts the other one only in fit
-loader = MemmapLoader(MemmapDataset(sys.argv[1], as_tuple=False), 10, shuffle="full", as_tuple=False)
-model = Noting()
-trainer = Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", logger=False, enable_checkpointing=False,
-                  enable_progress_bar=False, enable_model_summary=False)
-trainer.fit(model, loader)
-Path(sys.argv[2], f"{trainer.global_rank}.json").write_text(json.dumps([trainer.num_training_batches, model.seen, repr(loader)]))
-"""
-
-_ACCELERATE = """
-import json, sys
-from pathlib import Path
-import torch
-from accelerate import Accelerator
-from reader import MemmapDataset, MemmapLoader
-
-loader = MemmapLoader(MemmapDataset(sys.argv[1], as_tuple=False), 10, shuffle="full", as_tuple=False)
-accelerator = Accelerator(cpu=True)
-model, prepared = accelerator.prepare(torch.nn.Linear(3072, 3), loader)
-assert prepared is loader
-seen = [batch.rows.tolist() for batch in prepared]
-Path(sys.argv[2], f"{accelerator.process_index}.json").write_text(json.dumps([len(prepared), seen, repr(loader)]))
-accelerator.wait_for_everyone()
-accelerator.end_training()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("framework", ["lightning", "accelerate"])
-def test_two_processes_of_a_framework_share_an_epoch_of_a_loader_that_was_made_first(
-    shared_store: Path, tmp_path: Path, framework: str
-) -> None:
-    pytest.importorskip(framework, reason=f"{framework} is not installed: pip install {framework}")
-    script = tmp_path / "script.py"
-    script.write_text({"lightning": _LIGHTNING, "accelerate": _ACCELERATE}[framework])
-    if framework == "accelerate":
-        launch(script, (2, [shared_store, tmp_path]))
-    else:
-        # Lightning starts the second process itself
-        done = program(script, shared_store, tmp_path, OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
-        assert done.returncode == 0, done.stderr
-    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
-    for rank, (steps, batches, shown) in enumerate(found):
-        assert steps == len(batches) == 5
-        assert f"rank {rank} of 2" in shown
-    assert sorted(row for _, batches, _ in found for rows in batches for row in rows) == list(range(90))

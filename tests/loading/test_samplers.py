@@ -32,38 +32,6 @@ def rows(loader: Any) -> list[list[int]]:
     return [batch.rows.tolist() for batch in loader]
 
 
-class Skipped(BatchSampler):
-    """Leaves out the first batches of a sampler of batches, as accelerate's SkipBatchSampler does."""
-
-    def __init__(self, batches: Any, count: int) -> None:
-        self.batches, self.count = batches, count
-
-    def __iter__(self) -> Any:
-        return (batch for n, batch in enumerate(self.batches) if n >= self.count)
-
-    def __len__(self) -> int:
-        return len(self.batches) - self.count
-
-
-def rest_of(loader: MemmapLoader, count: int, **options: Any) -> DataLoader[Any]:
-    """Make the DataLoader that accelerate makes of a loader to skip its first batches."""
-    dataset: Dataset[Any] = loader.dataset
-    return DataLoader(
-        dataset, batch_sampler=Skipped(loader.batch_sampler, count), collate_fn=loader.collate_fn, **options
-    )
-
-
-ORDERS: dict[str, dict[str, Any]] = {
-    "sequential": {},
-    "full": {"shuffle": "full"},
-    "block": {"shuffle": "block"},
-    "drop_last": {"shuffle": "full", "drop_last": True},
-    "weighted": {"weights": [1.0 + n % 3 for n in range(90)]},
-    "one of two ranks": {"shuffle": "full", "rank": 1, "world_size": 2},
-    "one of four ranks": {"rank": 3, "world_size": 4},
-}
-
-
 def test_a_sampler_that_is_exchanged_later_gets_the_epochs(train: MemmapDataset) -> None:
     """As Lightning does, which gives a BatchSampler another sampler."""
     batches = BatchSampler(SequentialSampler(train), 5, drop_last=False)
@@ -71,16 +39,6 @@ def test_a_sampler_that_is_exchanged_later_gets_the_epochs(train: MemmapDataset)
     batches.sampler = DistributedSampler(train, num_replicas=1, rank=0)
     loader.set_epoch(4)
     assert batches.sampler.epoch == 4
-
-
-SAMPLERS: dict[str, Any] = {
-    "none": lambda data: {"shuffle": "full"},
-    "weights": lambda data: {"weights": [1.0] * len(data)},
-    "rows": lambda data: {"sampler": RandomSampler(data, generator=torch.Generator().manual_seed(0))},
-    "a list of rows": lambda data: {"sampler": list(range(50))},
-    "batches": lambda data: {"sampler": BatchSampler(range(50), 7, drop_last=False)},
-    "ranks": lambda data: {"sampler": DistributedSampler(data, num_replicas=2, rank=1)},
-}
 
 
 class Rows(Dataset[int]):

@@ -28,8 +28,6 @@ from scripts.samples.stores import sparse_store
 # Pages are dropped from the cache, which those that are not on the disk yet stay in.
 pytestmark = pytest.mark.usefixtures("real_syncs")
 
-GB = 10**9
-
 
 @pytest.fixture
 def train(shared_store: Path) -> MemmapDataset:
