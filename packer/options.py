@@ -250,11 +250,6 @@ class PackOptions(OutputOptions, WorkerOptions, InputOptions, RowOptions):
                 " headers alone."
             )
 
-    @property
-    def has_mask_file(self) -> bool:
-        """Whether masks are in a file of their own: those of rows with sizes of their own are behind the pixels."""
-        return self.masks is not None and not self.has_own_sizes
-
     def shaping(self) -> dict[str, object]:
         """Return every option that shapes the pixels, rows or rejects: what the manifest records and a resume compares."""
         recorded: dict[str, object] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 
 import click
 
@@ -41,16 +40,14 @@ def compare(images: str, out: str, rows: int, output: Output) -> int:
     stores, found = stores_of(out), {}
     heads = {split: check_finished(store) for split, store in stores.items()}
     listed = scan([images])
+    if missing := stores.keys() - listed.keys():
+        raise OptionsError(f"{images} lacks {min(missing) or 'a folder without splits'}. Expected what was packed.")
     for split, store in stores.items():
-        if split not in listed:
-            there = ", ".join(filter(None, listed)) or "no splits"
-            raise OptionsError(f"{out} has {split or 'no splits'}, and {images} has {there}. Expected what was packed.")
-        folder = os.path.join(images, split) if split and os.path.isdir(images) else images
-        found[split] = run(FolderRows(folder, listed[split], store, heads[split]), MemmapDataset(store), rows)
+        found[split] = run(FolderRows(images, listed[split], store, heads[split]), MemmapDataset(store), rows)
     if output.as_json:
         reports = {split: dataclasses.asdict(report) for split, report in found.items()}
         say_json(reports.get("", {"splits": reports}))
     elif not output.quiet:
         for split, report in found.items():
-            say(f"a is {os.path.join(images, split) if split else images}, b is {stores[split]}\n{report}")
+            say(f"a is {images}, b is {stores[split]}\n{report}")
     return EXIT_FAILED if any(report.differences for report in found.values()) else 0
