@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -335,21 +334,19 @@ def test_labels_that_changed_since_are_refused_by_a_resume(images: Path, tmp_pat
 
 def test_splits_have_room_for_as_many_boxes_as_any_of_them_needs(tmp_path: Path) -> None:
     for split in ("train", "val"):
-        make_tree(tmp_path / "images" / split, classes=1, each=1)
-        shutil.move(tmp_path / "images" / split / "class0" / "000.jpg", tmp_path / "images" / split / f"{split}.jpg")
-    boxes = [("val/val.jpg", [5 * n, 5, 30, 30]) for n in range(3)] + [("train.jpg", [0, 0, 9, 9])]
-    labels = coco(tmp_path / "c.json", {"train.jpg": None, "val/val.jpg": None}, boxes)
-    for name, options, most in (("out", {}, 3), ("mixed", {"shuffle": 1}, 3)):
-        pack(tmp_path / "images", tmp_path / name, size=32, boxes=labels, workers=1, **options)
-        stores = [MemmapDataset(tmp_path / name / split, as_tuple=False) for split in ("train", "val")]
-        assert [store.manifest.extras["boxes"].row_shape for store in stores] == [(most, 4)] * 2
-        assert [store.store.extras["box_count"].tolist() for store in stores] == [[1], [most]]
+        (tmp_path / "images" / split).mkdir(parents=True)
+        photo(60, 40, 1).save(tmp_path / "images" / split / f"{split}.png")
+    boxes = [("val/val.png", [5 * n, 5, 30, 30]) for n in range(3)] + [("train.png", [20, 0, 9, 9])]
+    names: dict[str, tuple[int, int] | None] = {"train.png": None, "val/val.png": None}
+    options = {"size": 32, "boxes": coco(tmp_path / "c.json", names, boxes), "workers": 1}
+    pack(tmp_path / "images", tmp_path / "out", **options)
+    stores = [MemmapDataset(tmp_path / "out" / split, as_tuple=False) for split in ("train", "val")]
+    assert [store.manifest.extras["boxes"].row_shape for store in stores] == [(3, 4)] * 2
+    assert [store.store.extras["box_count"].tolist() for store in stores] == [[1], [3]]
     # one more box in a val image is another K for train, too
-    labels = coco(
-        tmp_path / "c.json", {"train.jpg": None, "val/val.jpg": None}, [*boxes, ("val/val.jpg", [1, 1, 8, 8])]
-    )
+    coco(tmp_path / "c.json", names, [*boxes, ("val/val.png", [1, 1, 8, 8])])
     with pytest.raises(PackError, match=r"train is finished, but with other options"):
-        pack(tmp_path / "images", tmp_path / "out", size=32, boxes=labels, workers=1)
+        pack(tmp_path / "images", tmp_path / "out", **options)
 
 
 # -- YOLO
@@ -429,13 +426,9 @@ def test_names_of_classes_come_from_data_yaml(names: str, where: str, flat: Path
     [
         ("names: [cat, dog]\nnc: 3\n", "data.yaml says nc: 3, and names 2 classes"),
         ("names: {0: cat, 2: dog}\n", "data.yaml numbers a class 2. Expected 0 to 1, each once"),
-        ("names: {zero: cat}\n", "data.yaml numbers a class zero. Expected 0 to 0"),
         ("names: [cat, cat]\n", "data.yaml names the class 'cat' twice"),
         ("names: [cat, [dog]]\n", "data.yaml holds no list of class names"),
-        ("names: []\n", "data.yaml holds no list of class names"),
         ("- cat\n- dog\n", "data.yaml has no names of classes. Expected 'names:'"),
-        ("names: [cat\n", "data.yaml cannot be read .while parsing a flow sequence"),
-        ("names: &a [*a]\n", "data.yaml cannot be read .found unconstructable recursive node"),
         ("[" * 20_000, "data.yaml cannot be read"),
         (b"\xff\xfe\x00", "data.yaml cannot be read"),
     ],

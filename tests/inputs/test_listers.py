@@ -383,14 +383,6 @@ def test_a_path_outside_of_the_root_is_named(images: Path, feed: Feed) -> None:
         scan("-", options=PackOptions(root=str(images / "class2")))
 
 
-def test_paths_through_a_link_and_back_mean_what_the_system_means(tmp_path: Path, feed: Feed) -> None:
-    (tmp_path / "far/b").mkdir(parents=True)
-    photo(40, 40, 0).save(tmp_path / "far/x.jpg")
-    (tmp_path / "link").symlink_to(tmp_path / "far/b")
-    feed(lines([str(tmp_path / "link/../x.jpg")]))  # far/x.jpg, not x.jpg
-    assert scan("-")[""].root == tmp_path / "far"
-
-
 def test_a_table_whose_images_are_elsewhere_is_referred_to_root(tmp_path: Path) -> None:
     make_tree(tmp_path / "images", classes=2, each=1)
     (tmp_path / "list.csv").write_text("path\nclass0/000.jpg\nclass1/000.jpg\n")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from conftest import interrupted, photo, store_bytes
+from conftest import photo, store_bytes
 from PIL import Image
 
 from packer import OptionsError, PackError, merge, pack, subset, update, verify
@@ -99,30 +99,6 @@ def test_255_stays_unless_it_is_listed_and_another_value_rejects_its_image(binar
         save(masks / f"{n}.png", striped(*values))
     pack(binary / "images", tmp_path / "many", size=24, fit="pad", masks=masks, workers=1)
     assert head_values(tmp_path / "many") == (0, 1, 2, 3, 4, 7, 9, 20, 255)
-
-
-def test_workers_and_resumes_give_the_same_values(binary: Path, tmp_path: Path, small_blocks: None) -> None:
-    masks = tmp_path / "masks"
-    for n, values in enumerate([(9,), (0, 1), (1, 2), (3,), (0,), (7, 8)]):
-        save(masks / f"{n}.png", striped(*values))
-    for name, options in FITS.items():
-        given = {"masks": masks, "mask_values": range(10), **options}
-        pack(binary / "images", tmp_path / name, workers=1, **given)
-        pack(binary / "images", tmp_path / f"{name}2", workers=2, **given)
-        interrupted(pack, binary / "images", tmp_path / f"{name}3", inputs=2, workers=1, **given)
-        with pytest.raises(PackError, match=r"was started with other options \(mask_values="):
-            pack(
-                binary / "images",
-                tmp_path / f"{name}3",
-                workers=1,
-                **{**given, "mask_values": "9,0,1,2,3,7,8"},
-            )
-        report = pack(binary / "images", tmp_path / f"{name}3", workers=1, **given)
-        assert report.resumed_from
-        assert head_values(tmp_path / f"{name}3") == (0, 1, 2, 3, 7, 8, 9)
-        assert store_bytes(tmp_path / name) == store_bytes(tmp_path / f"{name}2") == store_bytes(tmp_path / f"{name}3")
-        with pytest.raises(PackError, match=r"is finished, but with other options \(with mask_values=\'0,1,2"):
-            pack(binary / "images", tmp_path / name, workers=1, **{**given, "mask_values": None})
 
 
 @pytest.mark.parametrize("form", ["crop", "own-sizes"])

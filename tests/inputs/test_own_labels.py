@@ -13,7 +13,7 @@ from conftest import Tune, photo
 from PIL import Image
 from redecoding import rows_of_other_sources
 from tensordict import TensorDict
-from test_boxes import SIDES, boxes_of, coco, rectangle
+from test_boxes import boxes_of, coco
 
 from packer import pack
 from packer.operations.verify import verify
@@ -62,18 +62,6 @@ def own_store(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # -- the format
-
-
-def test_the_golden_store_of_own_masks_loads_forever() -> None:
-    data = MemmapDataset(GOLDEN)
-    head, store = data.manifest, data.store
-    assert (head.has_own_masks, store.mask_offsets.tolist()) == (True, [18, 36, 55])
-    for r in range(3):
-        height, width, _ = store.image(r).shape
-        y, x, c = np.ogrid[:height, :width, :3]
-        assert np.array_equal(store.image(r).numpy(), (97 * r + 13 * y + 7 * x + 31 * c) % 256)
-        assert np.array_equal(store.mask(r).numpy(), (10 * r + 3 * y + x)[:, :, 0])
-    assert verify(GOLDEN).problems == []
 
 
 @pytest.mark.parametrize("has_own_sizes", [False, True], ids=["alone", "beside an extra"])
@@ -129,22 +117,6 @@ def test_boxes_and_masks_are_scaled_as_their_image(sources: Path, tmp_path: Path
     total = np.sum([data[n].pixels.numpy().sum((0, 1), dtype=np.int64) for n in range(7)], axis=0)
     count = sum(data[n].pixels[..., 0].numel() for n in range(7))
     assert data.manifest.mean == pytest.approx(total / count / 255, rel=1e-12)
-
-
-def test_a_drawn_rectangle_is_under_its_box_and_mask_however_exif_turns_it(tmp_path: Path) -> None:
-    for folder in ("images", "masks"):
-        (tmp_path / folder).mkdir()
-    for orientation in SIDES:
-        image = rectangle(tmp_path / "images", orientation)
-        image.convert("L").save(tmp_path / "masks" / f"{orientation}.png")
-    names: dict[str, tuple[int, int] | None] = {f"{orientation}.png": (300, 200) for orientation in SIDES}
-    coco(tmp_path / "coco.json", names, [(name, [90, 50, 80, 80]) for name in names])
-    data = MemmapDataset(packed(tmp_path, tmp_path / "out", max_size=150), as_tuple=False)
-    for row, boxes in enumerate(boxes_of(tmp_path / "out")):
-        for lit in (data[row].pixels[..., 0] > 127, data[row].extras["masks"] > 127):
-            ys, xs = np.nonzero(lit.numpy())
-            assert np.abs(np.subtract(boxes[0], [xs.min(), ys.min(), xs.max() + 1, ys.max() + 1])).max() <= 1
-    assert {tuple(data[row].pixels.shape[:2]) for row in range(8)} == {(100, 150), (150, 100)}
 
 
 # -- reading
