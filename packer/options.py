@@ -197,7 +197,7 @@ class OutputOptions(_Options):
         "SEED",
         records="always",
     )
-    overwrite: bool = option(False, values.flag, "Replace a store that is not what is asked for.", of_run=True)
+    overwrite: bool = option(False, values.flag, "Replace an existing store.", of_run=True)
     # of each store that is there make a new one, with the rows of what has not changed
     update: ClassVar[bool] = False
 
