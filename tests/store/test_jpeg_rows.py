@@ -1,9 +1,10 @@
-"""Rows kept as JPEGs: what they lose is measured, everything else is as of compressed rows, and no bad JPEG is believed."""
+"""Rows kept as JPEGs: what they lose is measured, damage is named, and no bad JPEG is believed."""
 
 from __future__ import annotations
 
 import io
-import json
+import os
+import shutil
 import struct
 import sys
 import zlib
@@ -15,18 +16,17 @@ import pytest
 import torch
 from conftest import check_golden_bytes
 from PIL import Image
-from redecoding import rows_of_other_sources
-from row_forms import WAYS, Formed, stored
+from row_forms import FRAMES, WAYS, Formed, flip, stored, table
+from tensordict import TensorDict
 
-from packer import merge, pack, update
-from packer.cli.app import run
+from packer import merge, pack, subset, update
 from packer.errors import PackError
 from packer.operations.verify import verify
 from packer.pixels import jpeg_rows
 from packer.sample_lines import read_samples
-from reader import MemmapDataset, jpeg_frames
+from reader import ImageBatch, MemmapDataset, MemmapLoader, jpeg_frames
 from reader.format.errors import StoreError
-from reader.format.manifest import read_manifest
+from reader.format.manifest import PIXELS, read_manifest
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -78,12 +78,6 @@ def test_the_loss_is_that_of_all_rows(pair: tuple[Path, Path]) -> None:
     assert (jpeg.squared_error, jpeg.pixel_bytes) == (sum(errors), count)
     assert jpeg.psnr == pytest.approx(10 * np.log10(255**2 / (sum(errors) / count)))
     assert jpeg.psnr > 25
-
-
-def test_the_manifest_says_how_rows_are_kept(pair: tuple[Path, Path]) -> None:
-    head = json.loads((pair[1] / "manifest.json").read_text())
-    assert head["options"]["compress"] == head["jpeg"]["quality"] == 95
-    assert head["decoders"]["jpeg"] == jpeg_rows.jpeg_versions()
 
 
 def test_mean_and_std_are_those_of_the_rows_as_they_are_read(equal: tuple[Path, Path]) -> None:
@@ -145,13 +139,61 @@ def test_the_compiled_part_or_pillow_is_needed(
     )
 
 
-# -- packing
+@pytest.fixture
+def copy(equal: tuple[Path, Path], tmp_path: Path) -> Path:
+    """A store of a test's own."""
+    return Path(shutil.copytree(equal[1], tmp_path / "out"))
 
 
-def test_the_command_takes_a_quality(tree: Path, tmp_path: Path) -> None:
-    assert run([str(tree), str(tmp_path / "out"), "--size", "32", "--quiet", "--compress", "90"]) == 0
-    assert read_manifest(tmp_path / "out").options["compress"] == 90
-    assert run([str(tree), str(tmp_path / "no"), "--size", "32", "--compress", "0"]) == 2
+def test_every_flipped_bit_of_a_row_is_named_with_it(copy: Path, tmp_path: Path) -> None:
+    begin, end = table(copy)[5]
+    for offset in range(begin, end, max(1, (end - begin) // 40)):
+        flip(copy / PIXELS, offset)
+        with pytest.raises(StoreError, match=r"out: row 5: its frame.*run pack verify"):
+            MemmapDataset(copy)[5]
+        flip(copy / PIXELS, offset)
+    flip(copy / PIXELS, begin + 9)
+    flip(copy / PIXELS, end + 9)
+    with pytest.raises(StoreError, match="row 5"), MemmapLoader(MemmapDataset(copy), 8) as loader:
+        list(loader)
+    assert [problem.rows for problem in verify(copy).problems] == [(5, 6), (6, 7)]
+    with pytest.raises(PackError, match=r"is damaged: rows .* not what was packed"):
+        subset(copy, tmp_path / "copy", rows=[5])
+
+
+@pytest.mark.parametrize("span", [(-1, 5), (0, 1 << 40), (5, 5), (0, 5), ((1 << 63) - 1, (1 << 63) - 1)], ids=str)
+def test_a_frame_outside_the_file_is_refused(copy: Path, span: Any) -> None:
+    frames = np.memmap(copy / FRAMES, "<i8", "r+", shape=(24, 2))
+    frames[5] = span
+    frames.flush()
+    data = MemmapDataset(copy)
+    assert len(data[4:5][0]) == 1
+    with pytest.raises(StoreError, match="row 5: its frame"):
+        data[5]
+    with MemmapLoader(data, 4, residency="disk") as loader, pytest.raises(StoreError, match="row 5: its frame"):
+        list(loader)
+    assert verify(copy).problems
+
+
+def test_a_file_cut_short_is_an_error(copy: Path) -> None:
+    data = MemmapDataset(copy)
+    os.truncate(copy / PIXELS, 4096)
+    with pytest.raises(StoreError, match="Copy the store again"):
+        data[[20, 21]]
+    with MemmapLoader(data, 4, residency="disk") as loader, pytest.raises(StoreError, match="Copy the store again"):
+        list(loader)
+
+
+def test_what_would_look_at_the_file_says_that_it_needs_a_raw_store(equal: tuple[Path, Path]) -> None:
+    sentence = "its rows are compressed: read them by MemmapDataset, or pack a raw store"
+    with pytest.raises(StoreError, match=sentence):
+        MemmapDataset(equal[1]).numpy()
+    with pytest.raises(StoreError, match=sentence):
+        ImageBatch.load_memmap(equal[1])
+    assert TensorDict.load_memmap(equal[1] / "_tensordict", mode="r", allow_pickle=False)["pixels"].ndim == 1
+
+
+# -- making others of it
 
 
 def test_an_update_with_another_encoder_is_refused(
@@ -162,25 +204,10 @@ def test_an_update_with_another_encoder_is_refused(
         update(tree, equal[1], workers=1)
 
 
-# -- every command
-
-
 def test_the_loss_of_merged_stores_is_their_sum(equal: tuple[Path, Path], tmp_path: Path) -> None:
     merge([equal[1], equal[1]], tmp_path / "merged")
     sums = [read_manifest(path).jpeg.squared_error for path in (equal[1], tmp_path / "merged")]  # type: ignore[union-attr]
     assert sums[1] == 2 * sums[0]
-
-
-def test_it_is_shown_and_described(
-    equal: tuple[Path, Path], tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["show", str(equal[1]), "--rows", "5", "-o", str(tmp_path / "row.png")]) == 0
-    capsys.readouterr()
-    assert run(["info", str(equal[1])]) == 0
-    printed = capsys.readouterr().out
-    assert "by JPEGs of quality 95" in printed
-    assert "loss        PSNR " in printed
-    assert verify(equal[1]).problems == rows_of_other_sources(equal[1], tree) == []
 
 
 # -- what is stored
@@ -252,7 +279,6 @@ SIZE = GOOD.index(b"\xff\xc0")
         (b"", "its frame is damaged"),
         (bytes(3072), "its frame is no complete JPEG"),
     ],
-    ids=[str(number) for number in range(17)],
 )
 @pytest.mark.parametrize("is_compiled", [True, False])
 def test_what_is_no_jpeg_as_ours_is_refused(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import pickle
 import re
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +14,9 @@ from conftest import (
     Tune,
     check_golden_bytes,
     devices,
-    harm_at,
     interrupted,
     make_tree,
     photo,
-    store_bytes,
     torchvision_or_skip,
 )
 from PIL import Image
@@ -29,11 +24,9 @@ from redecoding import rows_of_other_sources
 from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
-from packer import DiskFullError, OptionsError, pack
-from packer.cli.app import run
+from packer import DiskFullError, pack
 from packer.operations.show import contact_sheet
 from packer.operations.verify import verify
-from packer.sample_lines import read_json_lines
 from packer.store.manifest_file import manifest_head
 from reader import (
     ImageBatch,
@@ -49,7 +42,7 @@ from reader import (
 )
 from reader.epoch import stamped
 from reader.format.blocks import read_blocks
-from reader.format.check import check_store, metadata_files
+from reader.format.check import metadata_files
 from reader.format.manifest import PIXELS, TensorSpec, manifest_of, read_manifest
 from reader.order import permuted
 
@@ -178,23 +171,6 @@ def test_rows_are_the_images_in_their_own_sizes_upright(tmp_path: Path, max_size
     assert verify(tmp_path / "out").problems == rows_of_other_sources(tmp_path / "out", images) == []
 
 
-@pytest.mark.usefixtures("small_blocks")
-def test_a_killed_pack_of_own_sizes_resumes_to_the_same_bytes(images: Path, tmp_path: Path) -> None:
-    pack(images, tmp_path / "full", fit="none", max_size=70)
-    out = tmp_path / "out"
-
-    interrupted(pack, images, out, fit="none", max_size=70, inputs=2)
-    # what a crash left behind the committed blocks, and would be there still if the rest were shorter
-    with open(tmp_path / "out.packing" / PIXELS, "ab") as file:
-        file.write(b"left from before" * 1000)
-    report = pack(images, out, fit="none", max_size=70)
-    assert (report.rows, report.has_own_sizes) == (24, True)
-    assert store_bytes(out) == store_bytes(tmp_path / "full")
-    assert pack(images, out, fit="none", max_size=70).resumed_from == 24
-    with pytest.raises(RuntimeError, match=r"is finished, but with other options \(with max_size=70, now without\)"):
-        pack(images, out, fit="none")
-
-
 def test_a_pack_continues_though_its_sources_grew_meanwhile(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tune: Tune
 ) -> None:
@@ -206,23 +182,6 @@ def test_a_pack_continues_though_its_sources_grew_meanwhile(
     report = pack(images, tmp_path / "out", fit="none")
     assert 0 < report.resumed_from < 24
     assert MemmapDataset(tmp_path / "out", as_tuple=False)[23].pixels.shape == (700, 900, 3)
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_an_image_that_stalls_costs_a_pack_of_own_sizes_that_image(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tune: Tune
-) -> None:
-    tune(worker_seconds=1.5)
-    harm_at(images / "class0/002.jpg", lambda: time.sleep(600), monkeypatch)
-    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
-    report = pack(images, tmp_path / "out", fit="none", workers=2, max_rejects=1)
-    assert report.rows == 23
-    monkeypatch.undo()
-    (images / "class0/002.jpg").unlink()
-    pack(images, tmp_path / "without", fit="none")
-    for name in ("pixels", "offsets", "shapes", "targets"):
-        path = f"_tensordict/{name}.memmap"
-        assert (tmp_path / "out" / path).read_bytes() == (tmp_path / "without" / path).read_bytes()
 
 
 def test_the_room_is_known_by_headers_before_decoding(
@@ -239,59 +198,7 @@ def test_the_room_is_known_by_headers_before_decoding(
     assert (tmp_path / "out" / PIXELS).stat().st_size == 299008
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"fit": "none", "size": 32}, "size gives all rows one size, fit='none' leaves each its own"),
-        ({"max_size": 32, "size": 32}, "max_size belongs to fit='none', not to fit='crop'"),
-        ({"fit": "none", "max_size": 0}, "max_size is 0, expected 1 to 16384 pixels"),
-        ({"fit": "none", "max_size": "short:0"}, "max_size is short:0, expected 1 to 16384 pixels"),
-        ({"fit": "none", "max_size": "broad:9"}, "max_size is 'broad:9', expected pixels such as 512 for the longer"),
-        ({"fit": "none", "max_size": "short"}, "max_size is 'short', expected pixels such as 512 for the longer"),
-        ({"fit": "none", "max_size": -3}, "max_size is -3, expected pixels such as 512"),
-        ({"fit": "none", "max_size": True}, "max_size is True, expected pixels such as 512"),
-        ({"fit": "none", "crop_fraction": 0.5}, "crop_fraction belongs to fit='crop'"),
-    ],
-)
-def test_wrong_options_of_own_sizes_are_one_sentence(
-    images: Path, tmp_path: Path, options: dict[str, Any], text: str
-) -> None:
-    with pytest.raises(OptionsError, match=text):
-        pack(images, tmp_path / "out", **options)
-
-
-@pytest.mark.parametrize(("channels", "mode"), [("gray", "L"), ("rgba", "RGBA")])
-def test_own_sizes_have_any_channels(tmp_path: Path, channels: str, mode: str) -> None:
-    (tmp_path / "images").mkdir()
-    for n in range(3):
-        photo(20 + n, 30 - n, n).convert(mode).save(tmp_path / f"images/{n}.png")
-    pack(tmp_path / "images", tmp_path / "out", fit="none", channels=channels)
-    data = MemmapDataset(tmp_path / "out", as_tuple=False)
-    expected = np.asarray(Image.open(tmp_path / "images/1.png")).reshape(29, 21, -1)
-    assert np.array_equal(data[1].pixels.numpy(), expected)
-    crops = next(iter(MemmapLoader(data, 3, transform=RandomResizedCrop(8), as_tuple=False)))
-    assert crops.pixels.shape == (3, 8, 8, data.manifest.channels)
-
-
 # -- the commands
-
-
-def test_verify_names_what_changed_in_a_store_of_own_sizes(own: Path) -> None:
-    blocks = read_blocks(own)
-    names = [
-        (PIXELS, blocks[1].size_bytes + 5),
-        ("_tensordict/shapes.memmap", 12 * 7),
-        ("_tensordict/offsets.memmap", 80),
-    ]
-    for name, offset in names:
-        data = bytearray((own / name).read_bytes())
-        data[offset] ^= 1
-        (own / name).write_bytes(data)
-    found = [str(problem) for problem in verify(own).problems]
-    assert f"{PIXELS}, rows {blocks[1].start} to {blocks[1].stop - 1}: its pixels are not what was packed" in found
-    assert "_tensordict/shapes.memmap, row 7: the shape is not what samples.jsonl implies" in found
-    assert "_tensordict/offsets.memmap: its content is not what was packed" in found
-    assert len(found) == 3
 
 
 def test_verify_finds_what_stands_behind_the_last_row(own: Path) -> None:
@@ -301,17 +208,7 @@ def test_verify_finds_what_stands_behind_the_last_row(own: Path) -> None:
     assert [str(problem) for problem in verify(own).problems] == [f"{PIXELS}: there is something behind its rows"]
 
 
-def test_rows_of_own_sizes_are_decoded_again(images: Path, tmp_path: Path) -> None:
-    pack(images, tmp_path / "out", fit="none", max_size=60)
-    assert verify(tmp_path / "out").problems == rows_of_other_sources(tmp_path / "out", images) == []
-    photo(48, 48, 77).save(images / "class1/003.jpg")
-    assert rows_of_other_sources(tmp_path / "out", images) == [11]
-
-
-def test_info_and_show_know_own_sizes(ragged_store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["info", str(ragged_store)]) == 0
-    assert "90 of up to uint8[204, 267, 3]" in capsys.readouterr().out
-    assert "16, 204, 267, 3] on cpu" in repr(MemmapLoader(MemmapDataset(ragged_store), 16))
+def test_show_knows_own_sizes(ragged_store: Path) -> None:
     sheet = contact_sheet(ragged_store, rows=[0, 1])
     # tiles of 128 in margins of 6: row 0 is 48 x 64 and stands upright in its tile, row 1 is 71 x 48
     paper = (250, 250, 248)
@@ -319,57 +216,16 @@ def test_info_and_show_know_own_sizes(ragged_store: Path, tmp_path: Path, capsys
     assert sheet.getpixel((140 + 64, 6 + 2)) == paper != sheet.getpixel((140 + 2, 6 + 64))
 
 
-def test_the_command_packs_own_sizes(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([str(images), str(tmp_path / "out"), "--fit", "none", "--max-size", "64"]) == 0
-    assert "24 rows of up to 64 x 64 x 3" in capsys.readouterr().out
-    options = json.loads((tmp_path / "out/manifest.json").read_text())["options"]
-    assert (options["fit"], options["size"], options["max_size"]) == ("none", None, 64)
+# -- the dataset and the loader
 
 
-# -- the dataset
-
-
-def test_rows_slices_and_lists_of_own_sizes_are_the_same_images(ragged_store: Path) -> None:
+def test_a_slice_of_own_sizes_is_a_view_of_its_own_rows_and_a_list_a_copy(ragged_store: Path) -> None:
     data = MemmapDataset(ragged_store, as_tuple=False)
-    assert isinstance(data[3], ImageBatch)
-    assert data[3].pixels.shape == tuple(data.store.shapes[3].tolist())
-    chosen = [17, 3, 3, 89, 0]
-    some, part, stepped = data[chosen], data[80:], data[2:30:9]
-    assert (len(some), len(part), stepped.rows.tolist()) == (5, 10, [2, 11, 20, 29])
-    for n, row in enumerate(chosen):
-        assert torch.equal(some.image(n), data[row].pixels)
-        assert torch.equal(some.images[n], data[row].images)
-    assert all(torch.equal(part.image(n), data[80 + n].pixels) for n in range(10))
-    assert some.targets.tolist() == [data.targets[row] for row in chosen]
-    assert len(data[[]]) == len(data[5:5]) == 0
-    # a slice is a view, of its own rows alone; a list and a row are copies
+    part, all_pixels = data[80:], data.store.pixels
     assert part.pixels.data_ptr() == data.store.image(80).data_ptr()
-    assert part.pixels.untyped_storage().nbytes() == part.pixels.nbytes < data.store.pixels.nbytes
-    begin = data.store.pixels.data_ptr()
-    for copy in (some.pixels, data[3].pixels):
-        assert not begin <= copy.data_ptr() < begin + data.store.pixels.nbytes
-    with pytest.raises(ValueError, match=r"have sizes of their own, which no one array holds\. Take dataset\[i\]"):
-        data.numpy()
-
-
-def test_parts_of_a_store_of_own_sizes_are_without_copies(ragged_store: Path) -> None:
-    data = MemmapDataset(ragged_store, as_tuple=False)
-    first, rest = data.split(0.8, seed=1, stratify=True)
-    assert sorted([*first[:].rows.tolist(), *rest[:].rows.tolist()]) == list(range(90))
-    again = pickle.loads(pickle.dumps(rest))
-    assert torch.equal(again[3].pixels, rest[3].pixels)
-    assert len(pickle.dumps(data)) < 1000
-    assert rest.source(2)["path"] == rest.samples[2][0]
-
-
-def test_transforms_of_samples_see_each_image_in_its_own_size(ragged_store: Path) -> None:
-    data = MemmapDataset(ragged_store, transform=lambda image: image[:, :40, :40], as_tuple=True)
-    images, targets = next(iter(DataLoader(data, batch_size=8)))
-    assert images.shape == (8, 3, 40, 40)
-    assert targets.tolist() == [0] * 8
-
-
-# -- the loader
+    assert part.pixels.untyped_storage().nbytes() == part.pixels.nbytes < all_pixels.nbytes
+    for copy in (data[[17, 3]].pixels, data[3].pixels):
+        assert not 0 <= copy.data_ptr() - all_pixels.data_ptr() < all_pixels.nbytes
 
 
 def _batches(loader: MemmapLoader) -> dict[int, torch.Tensor]:
@@ -474,24 +330,3 @@ def test_center_crop_takes_content_boxes_and_masks_along() -> None:
     assert lit.amin(0).tolist() == [7, 9]
     assert lit.amax(0).tolist() == [16, 18]
     assert made.pixels[0, 12, 14].tolist() == [255] * 3
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"), [((0,), "size is 0"), ((8, 0), "fraction is 0"), ((8, 1.5), "fraction is 1.5")]
-)
-def test_wrong_arguments_of_center_crop_are_refused(arguments: tuple[Any, ...], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        ResizeCenterCrop(*arguments)
-
-
-def test_a_row_instead_of_a_batch_is_refused(ragged_store: Path) -> None:
-    with pytest.raises(ValueError, match="give a batch, not a row"):
-        ResizeCenterCrop(8)(MemmapDataset(ragged_store, as_tuple=False)[3])
-
-
-def test_every_input_of_own_sizes_is_a_row_or_a_reject(images: Path, tmp_path: Path) -> None:
-    (images / "class0/000.jpg").write_bytes(b"")
-    (images / "class2/007.jpg").write_bytes(b"no image")
-    report = pack(images, tmp_path / "out", fit="none", max_rejects=2)
-    assert (report.rows, report.rejected, check_store(tmp_path / "out").rows) == (22, 2, 22)
-    assert len(list(read_json_lines(tmp_path / "out/rejected.jsonl"))) == 2
