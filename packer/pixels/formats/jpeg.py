@@ -17,8 +17,10 @@ from packer.system import installed_version
 # ISO/IEC 10918-1, table B.1: start-of-frame markers; 0xC4, 0xC8 and 0xCC are not frames
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _STANDALONE = frozenset({0x01, *range(0xD0, 0xD9)})
-# EXIF tag 0x0112, in both byte orders, before a type below 256, and XMP's name for it: any of them, and Pillow is asked
-_ORIENTATION_MARKS = (b"\x01\x12\x00", b"\x12\x01", b"rientation")
+# EXIF tag 0x0112, in both byte orders, before a type below 256: only then Pillow may find it
+_ORIENTATION_MARKS = (b"\x01\x12\x00", b"\x12\x01")
+# What Pillow looks for in XMP, where it turns.
+_TURNING_XMP = re.compile(rb'tiff:Orientation(?:="|>)[2-8]')
 # that tag, and the type of its value (TIFF 6.0, section 2)
 _ORIENTATION, _SHORT = 0x0112, 3
 # Bytes of a value of each type that Pillow reads; more than 4 of an entry are elsewhere.
@@ -63,21 +65,23 @@ def read_header(data: bytes) -> JpegHeader | None:
 
 
 def _may_be_rotated(segments: list[bytes]) -> bool:
-    """Whether APP1 segments name an orientation, unless it is surely upright: Pillow asks the first EXIF, and XMP after that."""
-    exif = [segment for segment in segments if segment.startswith(_EXIF_MARK)]
-    named = [segment for segment in segments if any(mark in segment for mark in _ORIENTATION_MARKS)]
-    if any(segment in exif and not _is_upright(segment) for segment in named):
-        return True
-    return any(segment not in exif for segment in named) and not (exif and exif[0] in named)
+    """Whether APP1 segments turn the picture, unless they surely do not: Pillow asks the first EXIF, and XMP after that."""
+    for segment in segments:
+        if not segment.startswith(_EXIF_MARK):
+            if _TURNING_XMP.search(segment):
+                return True
+        elif any(mark in segment for mark in _ORIENTATION_MARKS) and not _is_upright(segment):
+            return True
+    return False
 
 
 def _is_upright(segment: bytes) -> bool:
-    """Whether this is EXIF whose first directory has the orientation once, as a short of 1: Pillow then finds that too.
+    """Whether this is EXIF whose first directory has no orientation, or one, a short that turns nothing: as Pillow finds it too.
 
     Where the value of an entry is not all there, Pillow reads no other, and asks XMP.
     """
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(segment[6:10])
-    if order is None or not segment.startswith(_EXIF_MARK) or len(segment) < _LEAST_EXIF_BYTES:
+    if order is None or len(segment) < _LEAST_EXIF_BYTES:
         return False
     tiff = segment[6:]
     (first,) = struct.unpack_from(f"{order}I", tiff, 4)
@@ -86,13 +90,16 @@ def _is_upright(segment: bytes) -> bool:
     (count,) = struct.unpack_from(f"{order}H", tiff, first)
     if 12 * count > len(tiff) - 2 - first:
         return False
-    directory = tiff[first + 2 : first + 2 + 12 * count]
-    for _, kind, values, offset in struct.iter_unpack(f"{order}HHII", directory):
+    found: list[bool] = []
+    for at in range(first + 2, first + 2 + 12 * count, 12):
+        tag, kind, values, offset = struct.unpack_from(f"{order}HHII", tiff, at)
         size_bytes = _VALUE_BYTES.get(kind, 0) * values
         if size_bytes > _INLINE_BYTES and offset + size_bytes > len(tiff):
             return False
-    entries = [struct.unpack_from(f"{order}HHIH", directory, 12 * n) for n in range(count)]
-    return [entry[1:] for entry in entries if entry[0] == _ORIENTATION] == [(_SHORT, 1, 1)]
+        if tag == _ORIENTATION:
+            (value,) = struct.unpack_from(f"{order}H", tiff, at + 8)
+            found.append((kind, values) == (_SHORT, 1) and not 2 <= value <= 8)
+    return found in ([], [True])
 
 
 def segments(data: bytes, at: int = 2) -> Iterator[tuple[int, int, int]]:
