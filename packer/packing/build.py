@@ -10,27 +10,33 @@ import dataclasses
 import functools
 import os
 import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packer.errors import EngineError, PackError, SourceError, UnreadableError
+from packer.inputs.samples import Inputs
 from packer.option_names import OVERWRITE, Option
+from packer.options import PackOptions, RowOptions
 from packer.packing.image_sizes import count_sizes, pixel_bytes
 from packer.packing.resume import Committed, header_difference, journal_header, read_committed
-from packer.packing.tasks import Packing, block_tasks, pack_job
 from packer.pixels.geometry import Geometry
+from packer.pixels.layout import RowLayout
 from packer.progress import notify
 from packer.report import PackReport, Progress
 from packer.sources.local import NO_FILE
 from packer.store import journal as journals
-from packer.store.blocks import Result, block_inputs
+from packer.store.blocks import Result, Task, block_inputs
 from packer.store.destination import Making
 from packer.store.disk_space import allocate, as_pack_error, check_room
 from packer.store.lock import checked
 from packer.store.reports import CHANGES_NAMED, empty_report, store_report
 from packer.store.row_files import MASKS
 from packer.store.seal import expected_sizes, seal
+from packer.workers.block_worker import PackJob
 from packer.workers.engine import LocalEngine
 from packer.workers.processes import start_context
+from reader.format.filesystem import absolute_path
 from reader.format.manifest import PIXELS, read_manifest
 from reader.system import available_cpus
 
@@ -49,18 +55,24 @@ class Build:
 
     Args:
         making: where it is made, in a destination that is locked when `run` is called.
+        shape: (height, width) of the rows.
+        split: its name, "" where there are none.
+        make_job: takes the fields of a PackJob.
     """
 
     def __init__(
         self,
-        packing: Packing,
+        inputs: Inputs,
+        options: PackOptions,
         making: Making,
+        *,
+        shape: tuple[int, int],
+        split: str,
+        make_job: Callable[..., PackJob],
     ) -> None:
-        inputs, options = packing.inputs, packing.options
         self._making, self._to, self._out = making, making.to, making.folder
-        self._inputs, self._options, self._split = inputs, options, packing.split
-        geometry = Geometry.of(packing.shape, options)
-        self._job = pack_job(inputs, self._out.absolute(), geometry, options, packing.make_job)
+        self._inputs, self._options, self._split = inputs, options, split
+        self._job = _pack_job(inputs, self._out.absolute(), Geometry.of(shape, options), options, make_job)
         self._sizes = expected_sizes(self._job.layout, inputs)
         # of the inputs, before this run; and in a block: `run` finds it out
         self._resumed_from = self._block_inputs = 0
@@ -202,7 +214,7 @@ class Build:
         if start_context().get_start_method() == "fork":
             self._job.import_ahead(self._inputs.paths)
         engine = LocalEngine(self._job, workers=workers, inherited=self._to.locks)
-        tasks = block_tasks(self._inputs, range(committed.inputs_stop, len(self._inputs)), step, self._reused)
+        tasks = _block_tasks(self._inputs, committed.inputs_stop, step, self._reused)
         written: list[Result] = []
         # one thread commits, so that no worker waits for the disk; what is written meanwhile is committed together
         pool: ThreadPool | None = None
@@ -287,3 +299,52 @@ class Build:
 
 class _NothingPacked(Exception):
     """All inputs were rejected."""
+
+
+def _pack_job(
+    inputs: Inputs, out: Path, geometry: Geometry, options: PackOptions, make_job: Callable[..., PackJob]
+) -> PackJob:
+    """Return what all blocks have in common; out is absolute, since workers may run in another folder.
+
+    Raises:
+        StoreError: rows are to be compressed, and the library for that is not installed.
+    """
+    if options.compress:
+        from reader import jpeg_frames
+
+        jpeg_frames.check_library()
+    layout = RowLayout.of(geometry, options.channels, has_masks=inputs.masks is not None, quality=options.compress or 0)
+    return make_job(
+        root=inputs.url or str(inputs.root.absolute()),
+        pixels_path=str(out / PIXELS),
+        geometry=geometry,
+        rows=RowOptions.among(options),
+        archives=inputs.archives,
+        has_masks=layout.has_masks,
+        masks_root=absolute_path(options.masks or ""),
+        masks_path=str(out / MASKS) if layout.has_mask_file else "",
+        mask_classes=tuple(options.mask_values or ()),
+        roots=inputs.roots,
+    )
+
+
+def _block_tasks(inputs: Inputs, first: int, step: int, reused: ReusedLines | None) -> Iterator[Task]:
+    """Cut the inputs from the first-th on into blocks of `step`.
+
+    Args:
+        reused: the lines of the store that an update replaces.
+    """
+    for start in range(first, len(inputs), step):
+        stop = min(start + step, len(inputs))
+        paths = inputs.paths[start:stop]
+        yield Task(
+            start // step,
+            start,
+            paths,
+            inputs.targets.tolist(start, stop),
+            inputs.members.tolist(start, stop) if inputs.archives else [],
+            {i: inputs.refused[i] for i in range(start, stop) if i in inputs.refused} if inputs.refused else {},
+            masks=inputs.masks[start:stop] if inputs.masks is not None else [],
+            cells=inputs.cells[start:stop],
+            reused={} if reused is None else reused.of(paths, start),
+        )

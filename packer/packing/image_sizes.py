@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import itertools
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from packer.errors import OptionsError, PackError, SourceError
@@ -36,15 +36,8 @@ _HEADER_BYTES = 64 << 10
 SizeCounts = collections.Counter[tuple[int, int]]
 
 
-def count_sizes(
-    parts: dict[str, Inputs],
-    options: PackOptions,
-    usual: tuple[int, int] | None = None,
-) -> dict[str, SizeCounts]:
+def count_sizes(parts: dict[str, Inputs], options: PackOptions) -> dict[str, SizeCounts]:
     """Count the sizes of the images of each split, on worker processes.
-
-    Args:
-        usual: (height, width); images of other sizes count only where they decode.
 
     Raises:
         PackError: a worker was killed; SourceError where what the inputs are on cannot be read.
@@ -55,24 +48,22 @@ def count_sizes(
     total, done = sum(map(len, parts.values())), 0
     workers = max(1, min(options.workers or available_cpus(), -(-total // _SIZES_CHUNK)))
     pool = concurrent.futures.ProcessPoolExecutor(workers, mp_context=start_context(), initializer=begin_worker)
-    chunks = ((split, chunk) for split, inputs in parts.items() for chunk in _chunks(range(len(inputs))))
-    waiting: dict[concurrent.futures.Future[dict[tuple[int, int], int]], tuple[str, range]] = {}
+    chunks = ((split, start) for split, inputs in parts.items() for start in range(0, len(inputs), _SIZES_CHUNK))
+    waiting: collections.deque[tuple[str, int, concurrent.futures.Future[SizeCounts]]] = collections.deque()
     notify(Progress("sizes", 0, total))
     try:
         while True:
             # what has been read makes room for more: all chunks of millions of inputs would take gigabytes
-            for split, chunk in itertools.islice(chunks, _CHUNKS_AHEAD * workers - len(waiting)):
-                sources = sources_of(parts[split], chunk.start, chunk.stop)
+            for split, start in itertools.islice(chunks, _CHUNKS_AHEAD * workers - len(waiting)):
+                sources = sources_of(parts[split], start, start + _SIZES_CHUNK)
                 with without_main(), signals_held():  # it may start a process
-                    task = pool.submit(upright_sizes, sources, usual)
-                waiting[task] = split, chunk
+                    waiting.append((split, len(sources), pool.submit(upright_sizes, sources)))
             if not waiting:
                 break
-            for future in concurrent.futures.wait(waiting, return_when=concurrent.futures.FIRST_COMPLETED).done:
-                split, chunk = waiting.pop(future)
-                counts[split].update(future.result())
-                done += len(chunk)
-                notify(Progress("sizes", done, total))
+            split, count, future = waiting.popleft()
+            counts[split] += future.result()
+            done += count
+            notify(Progress("sizes", done, total))
     except concurrent.futures.BrokenExecutor:
         raise PackError(
             f"a worker was killed while it read headers. Give {Option('size')}, then no header is read before."
@@ -85,11 +76,6 @@ def count_sizes(
                 process.kill()
             pool.shutdown(cancel_futures=True)
     return counts
-
-
-def _chunks(span: range) -> Iterator[range]:
-    """Cut a span of inputs into what a worker looks at in one go."""
-    return (span[start : start + _SIZES_CHUNK] for start in range(0, len(span), _SIZES_CHUNK))
 
 
 def common_size(parts: dict[str, Inputs], options: PackOptions, out: Path) -> tuple[int, int]:
@@ -105,11 +91,6 @@ def common_size(parts: dict[str, Inputs], options: PackOptions, out: Path) -> tu
         raise PackError(
             f"nothing can be packed: no header of {counted(total, 'input', 'inputs')} could be read, {first} among them."
         )
-    if len(counts) > 1:
-        # images that will be rejected do not decide; as many as may be rejected are decoded to find out
-        usual, count = counts.most_common(1)[0]
-        if counts.total() - count <= options.allowed_rejects(counts.total()):
-            counts = sum(count_sizes(parts, options, usual=usual).values(), collections.Counter())
     if len(counts) > 1:
         common = ", ".join(f"{w} x {h} ({n})" for (h, w), n in sorted(counts.items(), key=lambda c: (-c[1], c[0]))[:3])
         split, inputs = next(iter(parts.items()))
@@ -150,29 +131,17 @@ def sources_of(inputs: Inputs, start: int, stop: int) -> list[Readable]:
     ]
 
 
-def upright_sizes(
-    sources: Sequence[Readable],
-    usual: tuple[int, int] | None = None,
-) -> dict[tuple[int, int], int]:
-    """Count (height, width) over the images with a readable header; the others will be rejected.
-
-    Args:
-        usual: images of another (height, width) count only where they decode.
-    """
-    decoder = Decoder(Geometry(1, 1, "squash"))
-    counts: dict[tuple[int, int], int] = {}
+def upright_sizes(sources: Sequence[Readable]) -> SizeCounts:
+    """Count (height, width) over the images with a readable header; the others will be rejected."""
+    decoder, counts = Decoder(Geometry(1, 1)), SizeCounts()
     for source in sources:
         for most_bytes in (_HEADER_BYTES, None):
             try:
-                data, _ = source.read(most_bytes=most_bytes)
-                size = decoder.upright_size(data)
-                if usual not in (None, size):
-                    decoder.row(source.read()[0])
+                height, width = decoder.upright_size(source.read(most_bytes=most_bytes)[0])
             except SourceError:
                 raise
             except Exception:  # whatever is wrong with it, decoding says it, with a reason
                 continue
-            if size[0] * size[1] <= MAX_PIXELS:
-                counts[size] = counts.get(size, 0) + 1
+            counts[height, width] += height * width <= MAX_PIXELS
             break
-    return counts
+    return +counts

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 
@@ -20,7 +19,6 @@ from packer.options import PackOptions
 from packer.packing.build import Build
 from packer.packing.image_sizes import common_size
 from packer.packing.keywords import takes
-from packer.packing.tasks import Packing
 from packer.progress import notify
 from packer.report import PackReport, Progress
 from packer.store.destination import Folder
@@ -84,16 +82,18 @@ def pack_parts(
     if not (reports := _finished(parts, to, options)):
         to.check(parts)
         shape = options.least_sides or common_size(parts, options, to.out)
-        reports = _build([Packing(parts[split], shape, options, split, make_job) for split in parts], to, started)
+        builds = {
+            split: Build(inputs, options, to.store(split), shape=shape, split=split, make_job=make_job)
+            for split, inputs in parts.items()
+        }
+        reports = _built(builds, to, started)
     return reports[""] if "" in reports else summed_report(to.out, reports)
 
 
-def _build(packings: list[Packing], to: Folder, started: float) -> dict[str, PackReport]:
+def _built(builds: dict[str, Build], to: Folder, started: float) -> dict[str, PackReport]:
     """Build stores one after the other, publish all splits together, and return the report of each."""
-    builds: dict[str, Build] = {}
-    for packing in packings:
-        builds[packing.split] = Build(packing, to.store(packing.split))
-        builds[packing.split].divide()
+    for build in builds.values():
+        build.divide()
     reports: dict[str, PackReport] = {}
     try:
         with to.begin(builds):
@@ -177,12 +177,7 @@ def _check_libraries(options: PackOptions) -> None:
 def _listed(sources: list[str], options: PackOptions) -> dict[str, Inputs]:
     """List the inputs of each split in the order of their rows, with the classes that are imposed on them."""
     imposed = None if options.classes is None else load_classes(options.classes)
-    parts = scan(
-        sources,
-        classes=imposed,
-        options=options,
-    )
-    _check_names(parts)
+    parts = scan(sources, classes=imposed, options=options)
     if options.classes is not None and options.boxes is None and has_multi_hot(options.classes):
         from packer.inputs.labels import as_multi_hot
 
@@ -193,18 +188,3 @@ def _listed(sources: list[str], options: PackOptions) -> dict[str, Inputs]:
     if options.shuffle is None:
         return parts
     return {split: inputs.shuffled(options.shuffle) for split, inputs in parts.items()}
-
-
-def _check_names(parts: dict[str, Inputs]) -> None:
-    """Refuse names that this process reads in another encoding: the store would depend on the locale.
-
-    Python itself takes UTF-8 under LC_ALL=C; it is a locale such as de_DE.ISO-8859-1, or PYTHONUTF8=0, that comes here.
-    """
-    encoding = sys.getfilesystemencoding()
-    for inputs in parts.values() if encoding != "utf-8" else ():
-        for path in (*inputs.paths, *inputs.classes):
-            if not path.isascii():
-                raise OptionsError(
-                    f"file names are read as {encoding} here, {path!a} among them: the store would depend on it."
-                    " Set PYTHONUTF8=1 and pack again."
-                )
