@@ -21,6 +21,7 @@ from conftest import PACK, make_splits, store_bytes
 from PIL import Image
 
 from packer.cli.app import cli, run
+from packer.errors import Terminated
 
 
 @pytest.mark.parametrize(
@@ -282,6 +283,7 @@ def test_a_signal_that_its_parent_ignores_does_not_end_the_command(images: Path,
 def test_an_interrupted_command_prints_the_full_line_to_continue(
     words: list[str], line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packer.cli.app.cli.main", Mock(side_effect=KeyboardInterrupt))
-    assert run(words) == 130
-    assert capsys.readouterr().err == f"pack: interrupted. To continue: {line}\n"
+    for error, said, code in ((KeyboardInterrupt, "interrupted", 130), (Terminated, "terminated", 143)):
+        monkeypatch.setattr("packer.cli.app.cli.main", Mock(side_effect=error))
+        assert run(words) == code
+        assert capsys.readouterr().err == f"pack: {said}. To continue: {line}\n"

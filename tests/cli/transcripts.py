@@ -11,24 +11,18 @@ A transcript is a file of tests/golden/transcripts. Its lines are
 
 Each file runs in a folder of its own, with the images of `make_inputs`. A line that is only `pack` and its words, also behind a
 pipe, runs in this process; any other, with an assignment, a redirection or a pipe behind it, is a line of bash, where pack is a
-process. Behind the command, `# SIGINT` or `# SIGTERM` sends that signal while it waits for standard input. What differs from
-machine to machine is replaced by `plain`.
+process. What differs from machine to machine is replaced by `plain`.
 """
 
 from __future__ import annotations
 
-import fcntl
 import glob
 import json
 import os
 import re
 import shlex
-import signal
-import struct
 import subprocess
 import sys
-import termios
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,16 +36,12 @@ ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {"COLUMNS": "100", "LC_ALL": "C.UTF-8", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 # Nothing of these may come from whoever runs the tests.
 FOREIGN = ("AWS_", "RAY_", "NO_COLOR", "FORCE_COLOR", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "PIXPACK_REMOTE")
-IN_PROCESS = re.compile(r"(?:(?P<feed>[^#]*) \| )?pack(?P<words>(?: '[^']*'| [^\s|;&<>]+)*)(?: +# (?P<signal>SIG\w+))?")
+IN_PROCESS = re.compile(r"(?:(?P<feed>[^#]*) \| )?pack(?P<words>(?: '[^']*'| [^\s|;&<>]+)*)")
 
 # Text that differs from machine to machine, or from run to run, and what stands for it.
 _REPLACED = [
-    # progress, which a slow machine shows after five seconds
-    (r"(?m)^(pack: [\d,]+ of [\d,]+ images, \d+%|\w+: \d+%, ).*\n", ""),
     (r"(?m)^(pixpack|decoder:|resizing:|compiled part:) .*", r"\1 ..."),
     (r"(?m)^decoders .*(\n {12}.*)*", "decoders ..."),
-    # of plan: measured here
-    (r"(?m)^(better here:|packing takes|.*--compress (95 )?takes) .*", r"\1 ..."),
     (r"\d+% of it", "N% of it"),
     (r"\d[\d,]*\.\d+ s\b", "N s"),
     (r"[\d,.]+ images/s", "N images/s"),
@@ -102,10 +92,8 @@ class Session:
         """Run a command; returns its exit code, and what it writes to stdout and stderr."""
         match = IN_PROCESS.fullmatch(line)
         if match is None:
-            return _shell(line.partition("  # ")[0])
+            return _shell(line)
         words = [word for part in shlex.split(match["words"]) for word in _expanded(part, self._folder)]
-        if match["signal"]:
-            return _signalled(words, signal.Signals[match["signal"]])
         feed = subprocess.run(["bash", "-c", match["feed"] or ":"], capture_output=True, check=True, timeout=60).stdout
         return self._in_process(words, feed)
 
@@ -146,26 +134,6 @@ def _expanded(word: str, folder: Path) -> list[str]:
 def _shell(line: str) -> tuple[int, str, str]:
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
     return done.returncode, done.stdout, done.stderr
-
-
-def _signalled(words: list[str], number: signal.Signals) -> tuple[int, str, str]:
-    """Run a command that reads a list, and send it a signal once it has read the first line and waits for more."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([*PACK, *words], **pipes) as process:  # type: ignore[call-overload]
-        process.stdin.write(b"images/ant/0.png\n")
-        process.stdin.flush()
-        deadline = time.monotonic() + 60
-        while _unread(process.stdin.fileno()) and time.monotonic() < deadline:
-            time.sleep(0.005)
-        process.send_signal(number)
-        out, err = process.communicate(timeout=60)
-    return process.returncode, out.decode(), err.decode()
-
-
-def _unread(pipe: int) -> int:
-    """Return how many bytes of a pipe its reader has not taken."""
-    (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))
-    return int(count)
 
 
 def plain(text: str, folder: Path) -> str:
