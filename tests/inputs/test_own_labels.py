@@ -9,17 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Tune, photo
+from conftest import photo
 from PIL import Image
 from redecoding import rows_of_other_sources
-from tensordict import TensorDict
 from test_boxes import boxes_of, coco
 
 from packer import pack
 from packer.operations.verify import verify
 from packer.store.manifest_file import manifest_head
-from reader import ImageBatch, MemmapDataset, RaggedBatch, RandomResizedCrop, ResizeCenterCrop
-from reader.epoch import in_epoch
+from reader import MemmapDataset, RaggedBatch
 from reader.format.check import metadata_files
 from reader.format.errors import StoreError
 from reader.format.manifest import manifest_of, read_manifest
@@ -120,25 +118,3 @@ def test_boxes_and_masks_are_scaled_as_their_image(sources: Path, tmp_path: Path
 
 
 # -- reading
-
-
-@pytest.mark.parametrize("transform", [RandomResizedCrop((20, 24), seed=4), ResizeCenterCrop(24, fraction=0.875)])
-def test_crops_move_boxes_and_masks_as_those_of_each_image_alone(own_store: Path, transform: Any, tune: Tune) -> None:
-
-    tune(masks_per_pass=2)
-    data = MemmapDataset(own_store, as_tuple=False)
-    batch = data[[5, 0, 3, 6, 2]]
-    with in_epoch(3):
-        made = transform(batch)
-        for n, row in enumerate(batch.rows.tolist()):
-            one = data[row]
-            extras = TensorDict({name: value[None] for name, value in one.extras.items()}, batch_size=[1])
-            alone = ImageBatch(one.pixels[None], one.targets[None], None, extras, one.rows[None], batch_size=[1])
-            expected = transform(alone)
-            assert torch.equal(made.pixels[n], expected.pixels[0])
-            for name in ("masks", "box_count", "box_targets"):
-                assert torch.equal(made.extras[name][n], expected.extras[name][0])
-            assert torch.allclose(made.extras["boxes"][n], expected.extras["boxes"][0])
-    assert made.extras["box_count"].sum() > 3
-    # boxes are over what they name: the centre of a kept box was inside the box before
-    assert made.extras["masks"].shape == made.pixels.shape[:3]

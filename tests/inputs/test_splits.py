@@ -163,17 +163,3 @@ def test_merge_joins_split_by_split_in_one_class_list(
     assert (len(train), len(val)) == (9, 4)
     assert run(["merge", str(packed), str(tmp_path / "other/train"), str(tmp_path / "bad")]) == 1
     assert "cannot be merged: one is a store, the other a folder of splits" in capsys.readouterr().err
-
-
-def test_info_and_class_lists_know_splits(packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["info", str(packed), "--json"]) == 0
-    assert list(json.loads(capsys.readouterr().out)["splits"]) == ["train", "Validation"]
-    assert run(["info", str(packed)]) == 0
-    assert capsys.readouterr().out.count("store       ") == 2
-    make_tree(tmp_path / "one", classes=1, each=1)
-    assert pack(tmp_path / "one", tmp_path / "like", size=16, classes=str(packed)).classes == 2
-    shutil.rmtree(packed / "Validation")
-    shutil.copytree(tmp_path / "like", packed / "test")
-    pack(tmp_path / "one", packed / "val", size=16)
-    with pytest.raises(ScanError, match="holds splits with different class lists"):
-        pack(tmp_path / "one", tmp_path / "odd", size=16, classes=str(packed))
