@@ -44,6 +44,8 @@ class FolderRows:
         self.samples = [(inputs.paths[index], targets[index]) for index in chosen]
         self._inputs, self._chosen, self._geometry = inputs, chosen, Geometry.recorded(manifest)
         self._mode = _MODES[manifest.channels]
+        # rows that were read and whose image EXIF turned
+        self.turned = set[int]()
         if set(read_paths(store)).isdisjoint(path for path, _ in self.samples):
             raise OptionsError(
                 f"{images} has no image of {store}. Expected what was packed, such as the folder of class folders."
@@ -60,6 +62,7 @@ class FolderRows:
             # Pillow's warnings, which the pack has recorded
             with warnings.catch_warnings(action="ignore"), open_image(data) as opened:
                 turn = UPRIGHT.get(load_image(opened, data))
+                self.turned.update([row] * (turn is not None))
                 image = (opened if turn is None else opened.transpose(turn)).convert(self._mode)
         except DecodeError as e:
             raise PackError(f"{path} cannot be compared: {e}. It has changed since it was packed.") from e

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import make_tree, photo, torchvision_or_skip
+from PIL import Image
 from torch.utils.data import Dataset, Subset
 
 from packer import pack
@@ -237,3 +238,13 @@ class _Given(Dataset[Any]):
 
 def _image(row: int, channels: int = 3) -> torch.Tensor:
     return torch.randint(0, 256, (channels, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(row))
+
+
+def test_images_that_exif_turns_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "images").mkdir()
+    exif = Image.Exif()
+    for n, exif[0x0112] in enumerate((1, 6, 3)):
+        photo(40, 30, n).save(tmp_path / "images" / f"{n}.jpg", exif=exif)
+    pack(tmp_path / "images", tmp_path / "out", size=16, workers=1)
+    assert run(["compare", str(tmp_path / "images"), str(tmp_path / "out")]) == 0
+    assert "2 of these images are turned upright in b, as EXIF says; ImageFolder leaves" in capsys.readouterr().out

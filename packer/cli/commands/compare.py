@@ -37,17 +37,23 @@ def compare(images: str, out: str, rows: int, output: Output) -> int:
     from reader.comparison import compare as run
     from reader.dataset.dataset import MemmapDataset
 
-    stores, found = stores_of(out), {}
+    stores, found, turned = stores_of(out), {}, {}
     heads = {split: check_finished(store) for split, store in stores.items()}
     listed = scan([images])
     if missing := stores.keys() - listed.keys():
         raise OptionsError(f"{images} lacks {min(missing) or 'a folder without splits'}. Expected what was packed.")
     for split, store in stores.items():
-        found[split] = run(FolderRows(images, listed[split], store, heads[split]), MemmapDataset(store), rows)
+        images_of = FolderRows(images, listed[split], store, heads[split])
+        found[split] = run(images_of, MemmapDataset(store), rows)
+        turned[split] = len(images_of.turned)
     if output.as_json:
         reports = {split: dataclasses.asdict(report) for split, report in found.items()}
         say_json(reports.get("", {"splits": reports}))
     elif not output.quiet:
         for split, report in found.items():
             say(f"a is {images}, b is {stores[split]}\n{report}")
+            if turned[split]:
+                say(
+                    f"{turned[split]} of these images are turned upright in b, as EXIF says; ImageFolder leaves them as they are"
+                )
     return EXIT_FAILED if any(report.differences for report in found.values()) else 0
