@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import json
 import os
 import random
@@ -21,23 +20,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import PACK, Tune, content_bytes, harm_at, interrupted, make_splits, make_tree, photo, store_bytes
+from conftest import PACK, content_bytes, interrupted, make_tree, photo, store_bytes
 from PIL import Image
 from redecoding import rows_of_other_sources
 
-from packer import DiskFullError, OptionsError, PackError, ScanError, pack, pack_dataset
+from packer import DiskFullError, OptionsError, PackError, ScanError, pack
 from packer.operations.merge import merge
 from packer.operations.transfer import pull
 from packer.operations.verify import verify
-from packer.packing import build
 from packer.report import Progress
 from packer.sample_lines import read_json_lines
 from packer.store.blocks import Result
 from packer.store.journal import CommitLog
-from packer.store.state import check_finished
-from packer.workers import engine as engines
 from reader import IncompleteStoreError, MemmapDataset
-from reader.format.blocks import read_blocks
 from reader.format.manifest import read_manifest
 
 
@@ -74,23 +69,15 @@ def test_statistics_leave_padding_out(images: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_the_same_bytes_from_any_number_of_workers_and_start_method(
+def test_spawned_workers_and_a_moved_folder_give_the_same_bytes(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (images / "class1" / "broken.jpg").write_bytes(b"no image")
-    for workers in (1, 2, 8):
-        pack(images, tmp_path / f"out{workers}", size=32, workers=workers, max_rejects=1)
-    monkeypatch.setenv("PIXPACK_START_METHOD", "spawn")
-    pack(images, tmp_path / "spawned", size=32, workers=2, max_rejects=1)
+    pack(images, tmp_path / "out", size=32)
     moved = shutil.copytree(images, tmp_path / "moved")
-    pack(moved, tmp_path / "from-elsewhere", size=32, workers=2, max_rejects=1)
-    one = store_bytes(tmp_path / "out1")
-    for other in ("out2", "out8", "spawned"):
-        assert store_bytes(tmp_path / other) == one
-    assert content_bytes(tmp_path / "from-elsewhere") == content_bytes(tmp_path / "out1")
-    everything = b"".join(one.values())
-    assert str(tmp_path).encode() not in everything
-    assert len(read_blocks(tmp_path / "out1")) == 13
+    monkeypatch.setenv("PIXPACK_START_METHOD", "spawn")
+    pack(moved, tmp_path / "spawned", size=32, workers=2)
+    assert content_bytes(tmp_path / "spawned") == content_bytes(tmp_path / "out")
+    assert str(tmp_path).encode() not in b"".join(store_bytes(tmp_path / "out").values())
 
 
 @pytest.fixture
@@ -187,7 +174,9 @@ def test_without_a_size_equal_images_are_packed_as_they_are(tmp_path: Path) -> N
         photo(40, 30, n).save(tmp_path / "images" / f"{n}.png")
     # so many pixels by its header, which no image may have: it will be rejected, and does not count
     size = struct.pack(">II", 70_000, 70_000)
-    (tmp_path / "images" / "odd.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + size + b"\x08\x02\0\0\0" + bytes(4))
+    (tmp_path / "images" / "odd.png").write_bytes(
+        b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + size + b"\x08\x02\0\0\0" + bytes(4)
+    )
     report = pack(tmp_path / "images", tmp_path / "out", max_rejects=1)
     assert (report.size, report.rejected) == ((30, 40), 1)
     train = MemmapDataset(tmp_path / "out", as_tuple=False)
@@ -272,48 +261,10 @@ def test_an_out_in_the_way_is_refused_unchanged(images: Path, tmp_path: Path) ->
     assert not (images / "packed").exists()
 
 
-def test_overwrite_replaces_and_open_readers_keep_the_old_store(images: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    pack(images, out, size=32)
-    old = MemmapDataset(out, as_tuple=False)
-    expected = old.numpy().copy()
-    assert pack(images, out, size=16, overwrite=True).size == (16, 16)
-    assert np.array_equal(old.numpy(), expected)
-    assert MemmapDataset(out, as_tuple=False)[0].pixels.shape == (16, 16, 3)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out"]
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_an_interrupted_overwrite_keeps_the_old_store_and_resumes(images: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    pack(images, out, size=16)
-    before = store_bytes(out)
-
-    interrupted(pack, images, out, size=32, overwrite=True)
-    assert store_bytes(out) == before
-    report = pack(images, out, size=32, overwrite=True)
-    assert 0 < report.resumed_from < 24
-    pack(images, tmp_path / "reference", size=32)
-    assert store_bytes(out) == store_bytes(tmp_path / "reference")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["images", "out", "reference"]
-
-
 def test_an_out_that_cannot_be_made_is_named(images: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(PackError, match="cannot be (made|listed): Not a directory"):
         pack(images, tmp_path / "file/out", size=32)
-
-
-def test_two_packs_to_one_out_do_not_mix(images: Path, tmp_path: Path) -> None:
-    fcntl = pytest.importorskip("fcntl")
-    (tmp_path / "out.packing/.packing").mkdir(parents=True)
-    with open(tmp_path / "out.packing/.packing/lock", "w") as held:
-        held.write("process 1234 on elsewhere")
-        held.flush()
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(RuntimeError, match="is being packed by process 1234 on elsewhere"):
-            pack(images, tmp_path / "out", size=32)
-    assert pack(images, tmp_path / "out", size=32).rows == 24
 
 
 def test_a_full_disk_is_reported_before_decoding(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,29 +281,6 @@ def test_a_full_disk_is_reported_before_decoding(images: Path, tmp_path: Path, m
 
 
 # -- interruption
-
-
-@pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("blocks", [5])
-def test_a_killed_pack_resumes_to_the_same_bytes(images: Path, tmp_path: Path, blocks: int) -> None:
-    """Stop a pack after some commits, as a crash would leave it, and resume."""
-    pack(images, tmp_path / "reference", size=32)
-    out = tmp_path / "out"
-
-    interrupted(pack, images, out, size=32, inputs=2 * blocks)
-    with pytest.raises(IncompleteStoreError, match=r"is incomplete: its pack, at \d+ of 24 images"):
-        check_finished(out)
-    with pytest.raises(IncompleteStoreError, match=f"how to resume it: pack info {out}"):
-        MemmapDataset(out, as_tuple=False)
-    with open(tmp_path / "out.packing/.packing/journal", "ab") as journal:
-        journal.write(b'deadbeef {"torn":')
-    report = pack(images, out, size=32)
-    assert report.rows == 24
-    assert store_bytes(out) == store_bytes(tmp_path / "reference")
-    again = pack(images, out, size=32)
-    assert again.resumed_from == 24
-    with pytest.raises(PackError, match=r"is finished, but with other options \(size=32, now size=16\)"):
-        pack(images, out, size=16)
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -455,93 +383,6 @@ def _wait_until_gone(session: int) -> None:
 # -- workers
 
 
-@pytest.mark.usefixtures("small_blocks")
-def test_an_image_that_kills_its_worker_costs_that_image_alone(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def crash() -> None:
-        faulthandler.disable()
-        os.kill(os.getpid(), signal.SIGSEGV)
-
-    harm_at(images / "class1/003.jpg", crash, monkeypatch)
-    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
-    report = pack(images, tmp_path / "out", size=32, workers=2, max_rejects=1)
-    assert report.rows == 23
-    (reject,) = read_json_lines(tmp_path / "out/rejected.jsonl")
-    assert reject == {"path": "class1/003.jpg", "reason": "its worker ended (killed by SIGSEGV)"}
-    monkeypatch.undo()
-    (images / "class1/003.jpg").unlink()
-    pack(images, tmp_path / "clean", size=32)
-    pixels = "_tensordict/pixels.memmap"
-    assert (tmp_path / "out" / pixels).read_bytes() == (tmp_path / "clean" / pixels).read_bytes()
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_an_image_that_stalls_is_given_up_after_the_timeout(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tune: Tune
-) -> None:
-    tune(worker_seconds=0.5)
-    harm_at(images / "class0/002.jpg", lambda: time.sleep(600), monkeypatch)
-    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
-    report = pack(images, tmp_path / "out", size=32, workers=2, max_rejects=1)
-    assert report.rows == 23
-    (reject,) = read_json_lines(tmp_path / "out/rejected.jsonl")
-    assert reject["reason"] == "decoding it took more than 0.5 seconds"
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_a_killed_worker_costs_nothing_but_time(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pack(images, tmp_path / "reference", size=32)
-    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
-    killed = []
-    original = engines.LocalEngine._take
-
-    def receive(self: Any, worker: Any, kind: str, *content: Any) -> None:
-        original(self, worker, kind, *content)
-        # a worker that holds decoded blocks whose place is known already
-        if kind == "decoded" and len(killed) < 3 and content[0].block >= 2 * len(killed):
-            killed.append(worker.process.pid)
-            worker.process.kill()
-
-    monkeypatch.setattr(engines.LocalEngine, "_take", receive)
-    report = pack(images, tmp_path / "out", size=32, workers=2)
-    assert len(killed) == 3
-    assert (report.rows, report.rejected) == (24, 0)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "reference")
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_a_source_that_vanishes_between_two_decodes_shifts_no_row(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A worker dies with a decoded block; decoded again, that is one row shorter. Where it had its place, the pack ends first."""
-    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
-    original = engines.LocalEngine._take
-    done = []
-
-    def receive(self: Any, worker: Any, kind: str, *content: Any) -> None:
-        original(self, worker, kind, *content)
-        if kind == "decoded" and content[0].block == 2 and not done:
-            done.append(True)
-            worker.process.kill()
-            (images / "class0/004.jpg").unlink()
-
-    monkeypatch.setattr(engines.LocalEngine, "_take", receive)
-    options: dict[str, Any] = {"size": 32, "workers": 2, "max_rejects": 1}
-    with contextlib.suppress(PackError):  # where the block had its place
-        pack(images, tmp_path / "out", **options)
-    report = pack(images, tmp_path / "out", overwrite=True, **options)
-    assert (report.rows, report.rejected) == (23, 0)
-    assert verify(tmp_path / "out").problems == []
-    monkeypatch.undo()
-    train = MemmapDataset(tmp_path / "out", as_tuple=False)
-    pack(images, tmp_path / "clean", size=32)
-    clean = MemmapDataset(tmp_path / "clean", as_tuple=False)
-    kept = {path: row for row, (path, _) in enumerate(train.samples)}
-    for row, (path, _) in enumerate(clean.samples):
-        assert np.array_equal(train[kept[path]].pixels.numpy(), clean[row].pixels.numpy())
-
-
 # -- the face
 
 
@@ -558,13 +399,6 @@ def test_progress_reports_stages_and_counts(images: Path, tmp_path: Path) -> Non
 def test_inputs_that_are_not_there_are_named(tmp_path: Path) -> None:
     with pytest.raises(ScanError, match="nowhere does not exist"):
         pack(tmp_path / "nowhere", tmp_path / "out")
-
-
-def test_sources_that_changed_are_found_by_decoding_again(images: Path, tmp_path: Path) -> None:
-    pack(images, tmp_path / "out", size=32)
-    photo(70, 70, 99).save(images / "class1/002.jpg")
-    (images / "class1/003.jpg").unlink()
-    assert rows_of_other_sources(tmp_path / "out", images) == [10, 11]
 
 
 def test_the_manifest_records_what_shaped_the_rows(images: Path, tmp_path: Path) -> None:
@@ -658,21 +492,6 @@ def test_a_journal_that_lost_a_line_is_never_sealed(
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "reference")
 
 
-@pytest.mark.parametrize(
-    ("size", "content"), [((9, 8), [2, 0, 6, 8]), ((8, 8), [2, 0, 6, 8]), ((4, 11), [0, 1, 4, 9])], ids=str
-)
-def test_of_padding_that_is_odd_the_smaller_half_comes_first(
-    tmp_path: Path, size: tuple[int, int], content: list[int]
-) -> None:
-    image = np.full((4, 8, 3), 200, np.uint8)
-    pack_dataset([(image, 0)], tmp_path / "out", size=size, fit="pad")
-    row = MemmapDataset(tmp_path / "out", as_tuple=False)[0]
-    assert row.content.tolist() == content
-    y0, x0, y1, x1 = content
-    assert int(row.pixels[y0:y1, x0:x1].min()) == 200
-    assert int(row.pixels.sum()) == int(image.sum())
-
-
 @pytest.mark.parametrize("fit", ["pad", "inside"])
 def test_padding_of_rgba_is_transparent_and_counted_out(images: Path, tmp_path: Path, fit: str) -> None:
     pack(images, tmp_path / "out", size=40, fit=fit, channels="rgba")
@@ -684,62 +503,11 @@ def test_padding_of_rgba_is_transparent_and_counted_out(images: Path, tmp_path: 
     assert int(alpha.sum()) == 255 * (y1 - y0) * (x1 - x0)
 
 
-def test_gray_is_the_same_from_both_decoders(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from packer.pixels.formats import jpeg
-
-    pack(images, tmp_path / "fast", size=32, channels="gray")
-    monkeypatch.setattr(jpeg, "is_installed", lambda: False)
-    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
-    pack(images, tmp_path / "slow", size=32, channels="gray")
-    pixels = "_tensordict/pixels.memmap"
-    assert (tmp_path / "fast" / pixels).read_bytes() == (tmp_path / "slow" / pixels).read_bytes()
-
-
 def test_a_link_to_itself_costs_that_link_alone(images: Path, tmp_path: Path) -> None:
     (images / "class0/self.jpg").symlink_to("self.jpg")
     report = pack(images, tmp_path / "out", size=32, max_rejects=1)
     assert report.rows == 24
     assert report.reasons == {"it cannot be read: Too many levels of symbolic links": 1}
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_splits_resume_where_the_first_was_interrupted(tmp_path: Path) -> None:
-    make_tree(tmp_path / "images/train", classes=2, each=8)
-    make_tree(tmp_path / "images/val", classes=2, each=2)
-    interrupted(pack, tmp_path / "images", tmp_path / "out", size=32)
-    report = pack(tmp_path / "images", tmp_path / "out", size=32)
-    assert report.rows == 20
-    assert pack(tmp_path / "images", tmp_path / "out", size=32).resumed_from == 20
-
-
-@pytest.mark.parametrize("stop_at", [pytest.param("train", marks=pytest.mark.nightly), "between", "val"])
-def test_an_interrupted_overwrite_of_splits_replaces_every_one(
-    stop_at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_splits(tmp_path / "images", ("train", "val"), classes=2)
-    pack(tmp_path / "images", tmp_path / "out", size=32)
-    for split in ("train", "val"):  # as many inputs as before
-        photo(40, 40, 77).save(tmp_path / "images" / split / "class1" / "002.jpg")
-    pack(tmp_path / "images", tmp_path / "fresh", size=32)
-
-    run = build.Build.run
-
-    def stop(progress: Progress) -> None:
-        if progress.stage == "pack" and progress.done >= 8 and progress.split == stop_at:
-            raise KeyboardInterrupt
-
-    def stop_before(one: Any, started: float) -> Any:
-        if stop_at == "between" and one._split == "val":
-            raise KeyboardInterrupt
-        return run(one, started)
-
-    monkeypatch.setattr(build.Build, "run", stop_before)
-    with pytest.raises(KeyboardInterrupt):
-        pack(tmp_path / "images", tmp_path / "out", size=32, overwrite=True, progress=stop)
-    monkeypatch.undo()
-    pack(tmp_path / "images", tmp_path / "out", size=32, overwrite=True)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
-    assert sorted(os.listdir(tmp_path / "out")) == ["train", "val"]
 
 
 def test_splits_are_not_packed_into_a_store_nor_from_nothing(images: Path, tmp_path: Path) -> None:
@@ -762,15 +530,6 @@ def test_splits_are_not_packed_into_a_store_nor_from_nothing(images: Path, tmp_p
     with pytest.raises(ScanError, match="val holds no image. Fill it or remove it"):
         pack(tmp_path / "splits", tmp_path / "new", size=32)
     assert not (tmp_path / "new").exists()
-
-
-def test_a_finished_store_of_other_inputs_or_classes_is_not_done(images: Path, tmp_path: Path) -> None:
-    (images / "class0/bad.jpg").write_text("x")
-    assert pack(images, tmp_path / "out", size=32, max_rejects=0).too_many_rejects
-    assert pack(images, tmp_path / "out", size=32, max_rejects=0).too_many_rejects
-    (images / "class0/bad.jpg").unlink()
-    with pytest.raises(PackError, match="is finished, but with other inputs"):
-        pack(images, tmp_path / "out", size=32)
 
 
 def test_a_script_without_a_main_guard_packs_once_also_under_spawn(images: Path, tmp_path: Path) -> None:
@@ -829,32 +588,3 @@ def test_out_may_be_the_current_folder_or_a_link(images: Path, tmp_path: Path, m
     pack(images, tmp_path / "link", size=32, overwrite=True)
     assert (tmp_path / "link").is_symlink()
     assert MemmapDataset(tmp_path / "empty", as_tuple=False)[0].pixels.shape == (32, 32, 3)
-
-
-def test_nothing_in_the_scaffold_is_open_when_it_is_removed(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """NFS keeps an open file, and so the folder that it is in."""
-    removals: list[list[str]] = []
-    original = shutil.rmtree
-
-    def rmtree(path: Any, *arguments: Any, **options: Any) -> None:
-        if Path(path).name == ".packing":
-            links = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if os.path.lexists(link)]
-            removals.append([link for link in links if ".packing" in link])
-        original(path, *arguments, **options)
-
-    monkeypatch.setattr(shutil, "rmtree", rmtree)
-    pack(images, tmp_path / "out", size=32)
-    assert removals == [[]]
-
-
-@pytest.mark.parametrize("size", [(32,), (1, 2, 3), 1.5, ["a", "b"], object()])
-def test_a_size_of_another_kind_is_refused_before_anything_is_made(images: Path, tmp_path: Path, size: Any) -> None:
-    with pytest.raises(OptionsError, match="size is"):
-        pack(images, tmp_path / "out", size=size)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_size_may_be_any_two_integers(images: Path, tmp_path: Path) -> None:
-    assert pack(images, tmp_path / "out", size=[np.int64(24), 32]).size == (24, 32)  # type: ignore[arg-type]

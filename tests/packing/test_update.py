@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -85,47 +84,6 @@ def no_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- the same bytes
 
 
-@pytest.mark.parametrize(("way", "workers"), [("crop", 1), ("own sizes", 3)])
-def test_an_update_gives_the_bytes_of_a_fresh_pack(way: str, workers: int, images: Path, tmp_path: Path) -> None:
-    pack(images, tmp_path / "out", **WAYS[way])
-    change(images)
-    report = update(images, tmp_path / "out", workers=workers)
-    pack(images, tmp_path / "fresh", **WAYS[way])
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
-    assert verify(tmp_path / "out").problems == []
-    assert (report.rows, report.kept, report.gone) == (24, 21, 2)
-    assert sorted(os.listdir(tmp_path)) == ["fresh", "images", "out"]
-
-
-@pytest.mark.parametrize("options", [WAYS["crop"], WAYS["own sizes"]], ids=["crop", "own sizes"])
-def test_what_has_not_changed_is_not_decoded(
-    options: dict[str, Any], images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pack(images, tmp_path / "out", **options)
-    before = store_bytes(tmp_path / "out")
-    no_decoder(monkeypatch)
-    report = update(images, tmp_path / "out")
-    assert (report.rows, report.kept, report.gone) == (24, 24, 0)
-    assert store_bytes(tmp_path / "out") == before
-    (images / "class0" / "new.jpg").write_bytes(jpeg(50, 60, 1))
-    report = update(images, tmp_path / "out")
-    assert (report.rows, report.rejected) == (24, 1), "a decoder at work would not have been seen"
-
-
-@pytest.mark.parametrize("fit", [{"size": 32}, {"fit": "none"}], ids=["crop", "own sizes"])
-def test_boxes_and_masks_are_read_again_beside_rows_that_are_kept(
-    fit: dict[str, Any], images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pack(images, tmp_path / "out", **fit, **labels(images, tmp_path))
-    (images / "class0" / "003.jpg").unlink()
-    given = labels(images, tmp_path)  # other masks and boxes now
-    pack(images, tmp_path / "fresh", **fit, **given)
-    no_decoder(monkeypatch)
-    report = update(images, tmp_path / "out", **given)
-    assert (report.rows, report.kept, report.gone) == (23, 23, 1)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
-
-
 def test_requantized_rows_are_kept_too(images: Path, tmp_path: Path) -> None:
     ffmpeg_or_skip()
     pack(images, tmp_path / "out", size=32, requantize=5)
@@ -194,31 +152,6 @@ def test_a_store_of_a_split_that_is_gone_is_refused(tmp_path: Path) -> None:
     assert store_bytes(tmp_path / "out") == before
     shutil.rmtree(tmp_path / "out" / "val")
     assert update(tmp_path / "images", tmp_path / "out").kept == 6
-
-
-def test_lists_and_tars_are_updated(images: Path, tmp_path: Path) -> None:
-    def listed(skip: int) -> Path:
-        rows = [f"{path.relative_to(images)},{path.parent.name}" for path in sorted(images.rglob("*.jpg"))[skip:]]
-        (tmp_path / "list.csv").write_text("\n".join(["id,breed", *rows]))
-        return tmp_path / "list.csv"
-
-    how: dict[str, Any] = {"path_column": "id", "target_column": "breed", "root": images}
-    pack(listed(0), tmp_path / "out", size=32, **how)
-    report = update(listed(2), tmp_path / "out", **how)
-    assert (report.rows, report.kept, report.gone) == (22, 22, 2)
-
-    def tarred(names: list[str]) -> Path:
-        with tarfile.open(tmp_path / "a.tar", "w") as tar:
-            for name in names:
-                tar.add(images / name, name.replace("/", "-"))
-        return tmp_path / "a.tar"
-
-    names = sorted(str(path.relative_to(images)) for path in images.rglob("*.jpg"))
-    pack(tarred(names), tmp_path / "from-tar", size=32)
-    report = update(tarred(names[::-1]), tmp_path / "from-tar")
-    assert (report.rows, report.kept, report.gone) == (24, 24, 0)
-    pack(tmp_path / "a.tar", tmp_path / "fresh", size=32)
-    assert store_bytes(tmp_path / "from-tar") == store_bytes(tmp_path / "fresh")
 
 
 def test_an_input_that_is_listed_twice_is_kept_twice(images: Path, tmp_path: Path) -> None:
@@ -329,15 +262,6 @@ def test_an_interrupted_overwrite_keeps_no_row(images: Path, tmp_path: Path) -> 
     pack(images, tmp_path / "out", size=32)
     interrupted(pack, images, tmp_path / "out", size=16, overwrite=True)
     assert pack(images, tmp_path / "out", size=16, overwrite=True).kept == 0
-
-
-def test_open_readers_keep_the_store_that_they_opened(images: Path, tmp_path: Path) -> None:
-    pack(images, tmp_path / "out", size=32)
-    data = MemmapDataset(tmp_path / "out", as_tuple=False)
-    before = data[:].images.clone()
-    change(images)
-    update(images, tmp_path / "out")
-    assert (data[:].images == before).all()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="kills")

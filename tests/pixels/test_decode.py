@@ -78,21 +78,6 @@ def test_gray_jpeg_becomes_rgb_and_channels_are_chosen() -> None:
     assert np.array_equal(decoded(encoded(half, "PNG"), channels="rgba")[..., 3], np.full(SIZE[::-1], 77))
 
 
-@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "TIFF"])
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_all_eight_exif_orientations_come_out_upright(orientation: int, format: str) -> None:
-    stored = turned(PHOTO, orientation)
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    options = {"quality": 95, "subsampling": 0} if format == "JPEG" else {"lossless": True} if format == "WEBP" else {}
-    data = encoded(stored, format, exif=exif.tobytes() if format == "WEBP" else exif, **options)
-    assert np.abs(decoded(data).astype(int) - np.asarray(PHOTO).astype(int)).max() <= (60 if format == "JPEG" else 0)
-    assert np.abs(decoded(data).astype(int) - np.asarray(PHOTO).astype(int)).mean() < 5
-    assert Decoder(Geometry(1, 1)).upright_size(data) == SIZE[::-1]
-    row = Decoder(Geometry(8, 8)).row(data)
-    assert (row.width, row.height) == SIZE
-
-
 def turned(image: Image.Image, orientation: int) -> Image.Image:
     """Store an upright image as a camera with this EXIF orientation does: the inverse of making it upright."""
     inverse = {

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Tune, make_tree, memory_cgroup, photo, store_bytes
+from conftest import Tune, make_tree, memory_cgroup, store_bytes
 
 from packer import pack
 from packer.errors import DecodeError
@@ -334,28 +334,3 @@ def test_no_worker_outlives_a_killed_pack_also_not_in_an_image_that_never_ends(t
         os.kill(worker, signal.SIGKILL)
         process.communicate()
         raise AssertionError("the worker outlived its pack") from None
-
-
-def test_random_deaths_cost_nothing_but_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers die at random, between images too; none dies twice of one image, so each image becomes a row."""
-    images = tmp_path / "images"
-    images.mkdir()
-    for n in range(60):
-        photo(40, 30, n).save(images / f"{n:02}.jpg")
-    pack(images, tmp_path / "full", size=16)
-    died = tmp_path / "died"
-    died.mkdir()
-    original = Decoder.row
-
-    def row(decoder: Decoder, data: bytes, *memory: Any) -> Any:
-        mark = died / str(hash(data))
-        if len(data) % 3 == 0 and not mark.exists():
-            mark.touch()
-            killed()
-        return original(decoder, data, *memory)
-
-    monkeypatch.setattr(Decoder, "row", row)
-    report = pack(images, tmp_path / "out", size=16, workers=3)
-    assert len(list(died.iterdir())) > 5
-    assert report.rejected == 0
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "full")

@@ -133,6 +133,25 @@ def test_an_image_that_kills_twice_is_refused_and_costs_no_other(tmp_path: Path)
     ]
 
 
+def test_a_block_that_is_another_once_it_has_its_place_ends_the_run(tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Changing(FakeJob):
+        def worker(self, in_flight: InFlight) -> FakeWorker:
+            worker = FakeWorker(self, in_flight)
+            decode = worker.decode
+
+            def changed(task: Task) -> Result:
+                result = decode(task)
+                result.size_bytes += task.block == 3 and (self.folder / "write-3-0").exists()
+                return result
+
+            worker.decode = changed  # type: ignore[method-assign]
+            return worker
+
+    with pytest.raises(EngineError, match="3, or an image soon behind it, was changed meanwhile"):
+        run(Changing(tmp_path, (("write", 3),)), 2)
+
+
 @pytest.mark.parametrize("point", ["begin", "write"])
 def test_workers_that_end_without_getting_anything_done_are_given_up(point: str, tmp_path: Path) -> None:
     with pytest.raises(
