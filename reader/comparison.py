@@ -78,7 +78,8 @@ def compare(a: Any, b: Any, rows: int = 64) -> CompareReport:
         (one, target), (other, other_target) = _row(a, row_a), _row(b, row_b)
         if all(classes):
             target, other_target = _named(target, classes[0]), _named(other_target, classes[1])
-        if not _is_same(target, other_target):
+        # images without labels have none to compare
+        if target is not None and not _is_same(target, other_target):
             seen["another target"].append(row_a)
         if one.shape != other.shape:
             seen[f"another size, [C, H, W] = {[*one.shape]} in a and {[*other.shape]} in b"].append(row_a)

@@ -244,7 +244,7 @@ def test_images_that_exif_turns_are_counted(tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "images").mkdir()
     exif = Image.Exif()
     for n, exif[0x0112] in enumerate((1, 6, 3)):
-        photo(40, 30, n).save(tmp_path / "images" / f"{n}.jpg", exif=exif)
+        photo(40, 30, n).save(tmp_path / "images" / f"{n}.png", exif=exif)
     pack(tmp_path / "images", tmp_path / "out", fit="none", workers=1)
     assert run(["compare", str(tmp_path / "images"), str(tmp_path / "out")]) == 0
     assert "2 of these images are turned upright in b, as EXIF says; ImageFolder leaves" in capsys.readouterr().out
