@@ -186,8 +186,8 @@ def replaced(
 
 
 def names_targets(manifest: Manifest) -> bool:
-    """Say whether a store's rows have more than one target each: boxes, masks, or several target columns."""
-    return bool(manifest.further_targets or manifest.has_masks or "boxes" in manifest.extras)
+    """Say whether a store's rows have more than one target each: boxes or masks."""
+    return manifest.has_masks or "boxes" in manifest.extras
 
 
 def plain(batch: Batch, *, by_name: bool) -> tuple[Images, Targets]:

@@ -193,7 +193,6 @@ def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
     decoders = f",\n{'':12}".join(f"{shown(name)} ({versions})" for name, versions in found.items())
     width = f" x {m.target_count}" if m.target_count else ""
     loss = f"PSNR {m.jpeg.psnr:.1f} dB, by JPEGs of quality {m.jpeg.quality}" if m.jpeg else ""
-    further = "; ".join(f"{name} {t.kind}{_some(t.classes)}" for name, t in m.further_targets.items())
     return {
         "store": f"{out} (format {FORMAT_VERSION[0]}.{FORMAT_VERSION[1]}, {m.digest[:19]})",
         "rows": f"{m.rows:,} of {m.shape_text},"
@@ -201,7 +200,6 @@ def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
         **({"loss": loss} if loss else {}),
         "inputs": f"{m.inputs:,}, {m.rejected:,} rejected",
         "targets": f"{m.target_kind}{width}, {counted(len(m.classes), 'class', 'classes')}{_some(m.classes)}",
-        **({"further": further} if further else {}),
         "extras": ", ".join([*m.extras, *(["masks"] if m.has_own_masks else [])]) or "none",
         **({"masks": f"values {spans(m.mask_values)}"} if m.mask_values else {}),
         "mean": " ".join(f"{value:.4f}" for value in m.mean),

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from packer.inputs.paths import Paths
 from packer.sources.base import Archive, Member
-from reader.format.manifest import FurtherTarget
 from reader.format.values import Json
 
 if TYPE_CHECKING:
@@ -88,9 +87,8 @@ class Inputs:
     paths: Paths = field(default_factory=Paths)
     targets: Column = field(default_factory=lambda: Column("int64"))
     target_kind: str = "class"
-    # only of rows that are copied: further tensors, and what those that are targets mean
+    # only of rows that are copied: further tensors
     extras: dict[str, Column] = field(default_factory=dict)
-    further_targets: dict[str, FurtherTarget] = field(default_factory=dict)
     # only of tables and tars: the further columns of each input, as a JSON object
     cells: Paths = field(default_factory=Paths)
     refused: dict[int, str] = field(default_factory=dict)

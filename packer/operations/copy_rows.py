@@ -49,7 +49,7 @@ from reader.format.blocks import read_blocks
 from reader.format.check import check_store
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
-from reader.format.manifest import PIXELS, FurtherTarget, Manifest, TensorSpec, read_manifest, whole_pages
+from reader.format.manifest import PIXELS, Manifest, TensorSpec, read_manifest, whole_pages
 from reader.format.row_values import RowValues
 from reader.system import available_cpus
 
@@ -92,7 +92,6 @@ class CopyPlan:
     classes: tuple[str, ...]
     target_count: int | None
     extras: Mapping[str, TensorSpec]
-    further_targets: Mapping[str, FurtherTarget]
     options: Mapping[str, object]
     labels: Mapping[str, object]
     # whether this one lists what the stores rejected too
@@ -259,7 +258,6 @@ class _Copy:
                 for name, spec in self._plan.extras.items()
                 if not (name == "masks" and job.layout.has_mask_file)
             },
-            further_targets=dict(self._plan.further_targets),
             rows=self._bounds[-1],
             rejects=rejects,
         )

@@ -16,7 +16,7 @@ from packer.option_names import Option
 from packer.progress import reports
 from packer.report import PackReport, Progress
 from packer.text import both_given, some
-from reader.format.manifest import FurtherTarget, Manifest, TensorSpec
+from reader.format.manifest import Manifest
 from reader.format.row_values import has_boxes
 
 # What a person calls a tensor.
@@ -69,13 +69,7 @@ def merge(
     # one list for all splits, also where a split is in one of the stores alone
     names = None if classes is None else load_classes(os.fspath(classes))
     names = names or joined([manifest.classes for _, manifest in every])
-    further = {
-        name: FurtherTarget(
-            target.kind, joined([m.further_targets[name].classes for _, m in every if name in m.further_targets])
-        )
-        for name, target in every[0][1].further_targets.items()
-    }
-    plans = {split: _plan(group, names, further, is_list_given=classes is not None) for split, group in groups.items()}
+    plans = {split: _plan(group, names, is_list_given=classes is not None) for split, group in groups.items()}
     return copy_plans(plans, target, overwrite=overwrite)
 
 
@@ -97,23 +91,18 @@ def _groups(paths: Sequence[str | os.PathLike[str]]) -> dict[str, list[tuple[Pat
 def _plan(
     found: list[tuple[Path, Manifest]],
     names: tuple[str, ...],
-    further: Mapping[str, FurtherTarget],
     *,
     is_list_given: bool,
 ) -> CopyPlan:
-    """Join the rows of stores that are alike, with their targets counted in these lists."""
+    """Join the rows of stores that are alike, with their targets counted in one list."""
     manifests = [manifest for _, manifest in found]
     like = manifests[0]
     # of boxes the widest; others are alike
     extras = {
         name: max((one.extras[name] for one in manifests), key=lambda spec: spec.row_shape) for name in like.extras
     }
-    for name, target in further.items():
-        if target.kind == "multi-hot":
-            extras[name] = TensorSpec("float32", (len(target.classes) or extras[name].row_shape[0],))
     selections = [
-        Selection(path, manifest, np.arange(manifest.rows), _numbers(path, manifest, names, further))
-        for path, manifest in found
+        Selection(path, manifest, np.arange(manifest.rows), _numbers(path, manifest, names)) for path, manifest in found
     ]
     is_counted = like.target_kind == "multi-hot" and names
     return CopyPlan(
@@ -121,11 +110,10 @@ def _plan(
         classes=names,
         target_count=len(names) if is_counted else like.target_count,
         extras=extras,
-        further_targets=further,
         options=_options(manifests),
         labels=joint_labels(manifests, is_list_given=is_list_given),
         has_rejects=True,
-        notes=_notes(selections, names, further),
+        notes=_notes(selections, names),
     )
 
 
@@ -181,9 +169,6 @@ def _kinds(manifest: Manifest) -> dict[str, str]:
         if name in ("extras/boxes", "extras/box_targets") and has_boxes(manifest):
             kinds[name] = "boxes"
     kinds["targets"] = _target_kind(manifest.target_kind, manifest.classes, manifest.target_count)
-    for name, target in manifest.further_targets.items():
-        count = next(iter(manifest.extras[name].row_shape), None)
-        kinds[f"extras/{name}"] = _target_kind(target.kind, target.classes, count)
     return kinds
 
 
@@ -207,15 +192,10 @@ def _differences(one: Mapping[str, object], other: Mapping[str, object]) -> str:
     return "; ".join(values)
 
 
-def _numbers(
-    path: Path, manifest: Manifest, names: tuple[str, ...], further: Mapping[str, FurtherTarget]
-) -> dict[str, tuple[int, ...]]:
+def _numbers(path: Path, manifest: Manifest, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     """Return the new number of each class of a store, for each tensor in which it is another."""
-    lists = {"targets": (manifest.classes, names)} if manifest.target_kind != "regression" else {}
-    if has_boxes(manifest):
-        lists["extras/box_targets"] = (manifest.classes, names)
-    lists |= {f"extras/{name}": (manifest.further_targets[name].classes, t.classes) for name, t in further.items()}
-    return {name: _moved(path, old, new) for name, (old, new) in lists.items() if old != new}
+    tensors = ["targets"] * (manifest.target_kind != "regression") + ["extras/box_targets"] * has_boxes(manifest)
+    return {} if manifest.classes == names else dict.fromkeys(tensors, _moved(path, manifest.classes, names))
 
 
 def _moved(path: Path, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[int, ...]:
@@ -225,15 +205,9 @@ def _moved(path: Path, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[int,
     return tuple(numbers[name] for name in old)
 
 
-def _notes(selections: list[Selection], names: tuple[str, ...], further: Mapping[str, FurtherTarget]) -> list[str]:
-    """Say which stores' classes count in another list than before, of each target."""
-    notes = []
-    lists = {"targets": names} | {f"extras/{name}": target.classes for name, target in further.items()}
-    for tensor, classes in lists.items():
-        moved = [str(selection.path) for selection in selections if selection.numbers.get(tensor)]
-        if moved:
-            what = "targets" if tensor == "targets" else tensor.removeprefix("extras/")
-            notes.append(
-                f"{what} count in one list of {len(classes)} classes; those of {some(moved)} have new numbers."
-            )
-    return notes
+def _notes(selections: list[Selection], names: tuple[str, ...]) -> list[str]:
+    """Say which stores' classes count in another list than before."""
+    moved = [str(selection.path) for selection in selections if selection.numbers.get("targets")]
+    if not moved:
+        return []
+    return [f"targets count in one list of {len(names)} classes; those of {some(moved)} have new numbers."]

@@ -126,7 +126,6 @@ def _plan(
         classes=names,
         target_count=manifest.target_count,
         extras=manifest.extras,
-        further_targets=manifest.further_targets,
         options=manifest.options,
         # in their own order the names are what folders of these classes alone would give
         labels=joint_labels([manifest], is_list_given=classes is not None and [*names] != sorted(names)),

@@ -43,10 +43,6 @@ def manifest_head(m: Manifest) -> dict[str, object]:
         "content": m.has_content,
         "extras": {name: {"dtype": spec.dtype, "shape": [*spec.row_shape]} for name, spec in sorted(m.extras.items())},
         "classes": [*m.classes],
-        "further_targets": {
-            name: {"kind": target.kind, "classes": [*target.classes]}
-            for name, target in sorted(m.further_targets.items())
-        },
         "labels": dict(sorted(m.labels.items())),
         "mask_values": [*m.mask_values],
         "mean": [*m.mean],

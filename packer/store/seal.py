@@ -156,7 +156,6 @@ def _fields(written: RowFiles, header: journals.Header, layout: RowLayout, input
         "rejected": written.rejected,
         "options": header.options,
         "decoders": header.decoders,
-        "further_targets": inputs.further_targets,
         "labels": {
             **header.labels,
             **({SOURCES: f"{written.sources:064x}"} if len(inputs) else {}),

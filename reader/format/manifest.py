@@ -88,14 +88,6 @@ class FileEntry:
 
 
 @dataclass(frozen=True)
-class FurtherTarget:
-    """What an extra means that is a target beside `targets`: its kind, as that of `targets`, and the names of its classes."""
-
-    kind: str
-    classes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class JpegRows:
     """Of rows that are JPEGs: their quality, 1 to 100, the bytes of all rows decoded, and the sum of squares of what was lost."""
 
@@ -124,7 +116,6 @@ class Manifest:
         has_content: rows hold padding, and content says where.
         extras: name of a further tensor -> its dtype and shape.
         classes: names of the classes, in the order of their numbers.
-        further_targets: name of an extra that is a target too -> its kind and classes.
         labels: how targets, classes and boxes were read, as far as options said it.
         mask_values: values of masks, rising: no mask has another; () where they are not recorded.
         mean, std: of each channel, of pixels scaled to [0, 1], over the pixels that are image (padding left out).
@@ -146,7 +137,6 @@ class Manifest:
     has_content: bool
     extras: Mapping[str, TensorSpec]
     classes: tuple[str, ...]
-    further_targets: Mapping[str, FurtherTarget] = field(default_factory=dict)
     labels: Mapping[str, Any] = field(default_factory=dict)
     mask_values: tuple[int, ...] = ()
     mean: tuple[float, ...]
@@ -323,9 +313,6 @@ def manifest_of(head: Mapping[str, Any], digest: str = "") -> Manifest:
         has_content=boolean(it, head, "content"),
         extras={name: _spec(name, each) for name, each in object_in(it, head, "extras").items()},
         classes=texts(it, head, "classes"),
-        further_targets={
-            name: _further_target(name, each) for name, each in object_in(it, head, "further_targets").items()
-        },
         labels=_plain_object(head, "labels"),
         mask_values=_mask_values(head),
         mean=_numbers(head, "mean"),
@@ -382,11 +369,6 @@ def _is_dtype(value: object) -> bool:
 def _is_shape(value: Json) -> bool:
     is_short = type(value) is list and len(value) <= _MOST_DIMENSIONS
     return is_short and all(type(side) is int and 0 <= side <= INT32_MOST for side in value)
-
-
-def _further_target(name: str, entries: Json) -> FurtherTarget:
-    what = f"the further target {brief(name)} of the manifest"
-    return FurtherTarget(_target_kind(what, entries), texts(what, entries, "classes"))
 
 
 def _mask_values(head: Mapping[str, Any]) -> tuple[int, ...]:
@@ -450,22 +432,17 @@ def _check_agreement(m: Manifest) -> None:
         raise StoreError("the manifest says jpeg, expected 1 or 3 channels, and no own_masks.")
     if m.mask_values and not m.has_masks:
         raise StoreError(f"the manifest says mask_values {brief(m.mask_values)}, expected them with masks alone.")
-    _check_classes("targets", m.target_kind, m.classes, m.tensors["targets"])
-    for name, target in m.further_targets.items():
-        if name not in m.extras or m.extras[name].dtype != TARGET_DTYPES[target.kind]:
-            raise StoreError(f"the manifest says that the extra {brief(name)} is a target of kind {target.kind!r}.")
-        _check_classes(name, target.kind, target.classes, m.extras[name])
+    _check_targets(m)
 
 
-def _check_classes(name: str, kind: str, classes: tuple[str, ...], spec: TensorSpec) -> None:
-    """Check that a target has the shape of its kind, and as many numbers as classes."""
-    is_one_of_classes = kind == "multi-hot" and len(classes) > 0
-    if len(spec.row_shape) != (kind != "class") or (is_one_of_classes and spec.row_shape != (len(classes),)):
+def _check_targets(m: Manifest) -> None:
+    """Check that targets have the shape of their kind, and as many numbers as classes."""
+    shape = m.tensors["targets"].row_shape
+    is_one_of_classes = m.target_kind == "multi-hot" and len(m.classes) > 0
+    if len(shape) != (m.target_kind != "class") or (is_one_of_classes and shape != (len(m.classes),)):
         raise StoreError(
-            f"the manifest says {name} of kind {kind!r} with rows {list(spec.row_shape)} and {len(classes)} classes."
+            f"the manifest says targets of kind {m.target_kind!r} with rows {list(shape)} and {len(m.classes)} classes."
         )
-    if math.prod(spec.row_shape) > MOST_TARGETS:
-        raise StoreError(f"the manifest says {name} with rows {list(spec.row_shape)}, expected up to {MOST_TARGETS}.")
 
 
 def _check_files(m: Manifest) -> None:

@@ -125,16 +125,10 @@ def wrong_frames(frames: Array, sizes: Array, size_bytes: int) -> Array:
 
 
 def _ranges(manifest: Manifest) -> Iterator[tuple[str, tuple[str, int, int]]]:
-    targets = {"targets": ("its target", manifest.target_kind, manifest.classes)}
-    targets |= {
-        f"extras/{name}": (f"its target {name}", target.kind, target.classes)
-        for name, target in manifest.further_targets.items()
-    }
-    for name, (what, kind, classes) in targets.items():
-        if kind == "class":
-            yield name, (what, -1, len(classes) - 1)
-        elif kind == "multi-hot":
-            yield name, (what, 0, 1)
+    if manifest.target_kind == "class":
+        yield "targets", ("its target", -1, len(manifest.classes) - 1)
+    elif manifest.target_kind == "multi-hot":
+        yield "targets", ("its target", 0, 1)
     if has_boxes(manifest):
         yield (
             "extras/box_targets",

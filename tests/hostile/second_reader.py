@@ -33,7 +33,7 @@ TARGETS = {"class": "int64", "regression": "float32", "multi-hot": "float32"}
 # key of the head -> the type of its value
 TYPES: dict[str, type] = dict.fromkeys(("rows", "height", "width", "channels", "inputs", "rejected"), int)
 TYPES |= dict.fromkeys(("own_sizes", "own_masks", "content"), bool)
-TYPES |= dict.fromkeys(("targets", "extras", "further_targets", "labels", "options", "decoders", "files"), dict)
+TYPES |= dict.fromkeys(("targets", "extras", "labels", "options", "decoders", "files"), dict)
 TYPES |= dict.fromkeys(("classes", "mask_values", "mean", "std"), list)
 DIGEST = re.compile(rb',\n  "digest": "sha256:([0-9a-f]{64})"\n}\n')
 BLOCK = re.compile(r"\[(\d{1,19}), (\d{1,10}), (\d{1,19}), (\d{1,19})\]")
@@ -142,15 +142,9 @@ class Store:
             need(type(extra["shape"]) is list, "a shape")
             found[f"extras/{name}"] = extra["dtype"], [integer(side, 0, INT31) for side in extra["shape"]]
         self.tensors = found
-        # tensor -> kind and classes
-        self.targets = {"targets": (first["kind"], self.classes)}
-        self.targets |= {
-            f"extras/{name}": (one["kind"], one["classes"]) for name, one in head["further_targets"].items()
-        }
-        for name, (kind, classes) in self.targets.items():
-            dtype, shape = found[name]
-            need(are_texts(classes) and dtype == TARGETS[kind] and len(shape) == (kind != "class"), "a target")
-            need(kind != "multi-hot" or not classes or shape == [len(classes)], "the classes of a multi-hot target")
+        kind, shape = first["kind"], found["targets"][1]
+        need(are_texts(self.classes) and len(shape) == (kind != "class"), "a target")
+        need(kind != "multi-hot" or not self.classes or shape == [len(self.classes)], "the classes of a target")
 
     def _check_files(self) -> None:
         files, metas = self.head["files"], self._metas()
@@ -237,12 +231,9 @@ class Store:
         return self._bytes(PIXELS, begin, size) if self.jpeg is None else self._decoded(row, height, width)
 
     def _check_numbers(self, row: int) -> None:
-        for name, (kind, classes) in self.targets.items():
-            least, stop = {"class": (-1, len(classes)), "multi-hot": (0, 2), "regression": (-math.inf, math.inf)}[kind]
-            need(
-                kind == "regression" or all(least <= one < stop for one in self.values(name, row)),
-                f"a target of {name}",
-            )
+        kind, count = self.head["targets"]["kind"], len(self.classes)
+        least, stop = {"class": (-1, count), "multi-hot": (0, 2), "regression": (-math.inf, math.inf)}[kind]
+        need(kind == "regression" or all(least <= one < stop for one in self.values("targets", row)), "a target")
         if self.head["content"]:
             top, left, bottom, right = self.values("content", row)
             need(0 <= top < bottom <= self.sides[0] and 0 <= left < right <= self.sides[1], "content")

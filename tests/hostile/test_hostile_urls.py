@@ -73,7 +73,10 @@ def test_nothing_waits_for_a_pipe(
         draft.put(f"after/{name}", "pipe")
         draft.seal(store)
         with pytest.raises(PackError):
-            pull(f"{server.url}/{store.relative_to(root)}" if is_served else f"file://{store}", tmp_path / Path(name).name)
+            pull(
+                f"{server.url}/{store.relative_to(root)}" if is_served else f"file://{store}",
+                tmp_path / Path(name).name,
+            )
 
 
 @pytest.mark.parametrize(("name", "most_bytes"), [(MANIFEST, _MOST_MANIFEST_BYTES), (SAMPLES, 0), (PIXELS, 0)])

@@ -42,7 +42,7 @@ class Files:
     def of(cls, path: Path) -> Files:
         """Read all of a store's files."""
         store = second_reader.Store(path)
-        names = {*store.further, *({"boxes", "masks"} & store.head["extras"].keys())}
+        names = {"boxes", "masks"} & store.head["extras"].keys()
         lines = (path / "samples.jsonl").read_text().splitlines()
         rows = [_row_in_files(store, number) for number in range(store.rows)]
         return cls(path, rows, [json.loads(line)["path"] for line in lines], bool(names) or store.masks)

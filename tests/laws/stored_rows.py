@@ -38,8 +38,6 @@ def rows_of(store: Path) -> list[dict[str, Any]]:
                 row[name] = [head["classes"][target] for target in value[:boxes].tolist()]
             elif name == "boxes":
                 row[name] = value[:boxes].tolist()
-            elif (further := head.get("further_targets", {}).get(name)) is not None:
-                row[name] = _named(value.tolist(), further["kind"], further["classes"])
             else:
                 row[name] = _plain(value)
         rows.append(row)

@@ -14,14 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from conftest import photo
 
 from packer import merge, pack, pack_dataset, verify
 from packer.cli.app import run
 from reader import MemmapDataset, StoreError
-from reader.format.check import metadata_files
-from reader.format.manifest import read_manifest
 
 
 def resealed(store: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -130,39 +127,6 @@ def test_rows_of_stores_that_are_merged_or_joined_keep_their_class_by_name(lists
     assert verify(tmp_path / "both").problems == []
     lines = [json.loads(line) for line in (tmp_path / "both" / "samples.jsonl").read_text().splitlines()]
     assert [line["target"] for line in lines] == MemmapDataset(tmp_path / "both").targets
-
-
-def tagged(store: Path, tags: list[str], hot: list[list[int]]) -> None:
-    """Give a store a further multi-hot target, as another program may write it."""
-    np.array(hot, np.float32).tofile(store / "_tensordict/extras/tags.memmap")
-    spec = {"dtype": "float32", "shape": [len(tags)]}
-    further = {"tags": {"kind": "multi-hot", "classes": tags}}
-
-    def change(fields: dict[str, Any]) -> None:
-        fields |= {"extras": {"tags": spec}, "further_targets": further}
-        names = ("tags.memmap", "meta.json")
-        fields["files"] |= {f"_tensordict/extras/{name}": entry(store / "_tensordict/extras" / name) for name in names}
-        fields["files"]["_tensordict/meta.json"] = entry(store / "_tensordict/meta.json")
-
-    (store / "_tensordict/extras/meta.json").write_bytes(b"{}")
-    resealed(store, change)
-    for name, content in metadata_files(read_manifest(store)).items():
-        (store / name).write_bytes(content)
-    resealed(store, change)
-
-
-def test_further_multi_hot_targets_of_merged_stores_keep_their_classes_by_name(tmp_path: Path) -> None:
-    for name, tags, hot in (("0", ["wet", "big"], [[1, 0], [1, 1]]), ("1", ["old", "wet"], [[0, 1], [1, 0]])):
-        store_with(["ant"], tmp_path / name, first=int(name))
-        (tmp_path / name / "_tensordict/extras").mkdir()
-        tagged(tmp_path / name, tags, hot)
-    merge([tmp_path / "0", tmp_path / "1"], tmp_path / "both")
-    data = MemmapDataset(tmp_path / "both", as_tuple=False)
-    assert data.manifest.further_targets["tags"].classes == ("big", "old", "wet")
-    # wet; wet and big; wet; old
-    assert data[:].extras["tags"].tolist() == [[0, 0, 1], [1, 0, 1], [0, 0, 1], [0, 1, 0]]
-    assert data[:].extras["tags"].dtype == torch.float32
-    assert verify(tmp_path / "both").problems == []
 
 
 @pytest.mark.parametrize("lists", LISTS)
