@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import io
 import json
 import os
@@ -26,19 +25,15 @@ from test_update import WAYS, flip, labels
 
 from packer import OptionsError, PackError, ScanError, merge, pack, pack_dataset, subset
 from packer.cli.app import run
-from packer.errors import DiskFullError, LockedError
-from packer.operations import subset as subsetting
+from packer.errors import DiskFullError
 from packer.operations.verify import verify
 from packer.report import Progress
-from packer.store.destination import Folder
 from packer.store.manifest_file import encode_manifest
 from packer.store.state import check_finished
 from reader import MemmapDataset
 from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, PIXELS, REJECTED, SAMPLES, read_manifest
-
-# those whose rows do not depend on the whole of the inputs
 
 
 def part_of(images: Path, folder: Path, names: Iterable[str]) -> Path:
@@ -95,16 +90,21 @@ def without_labels(out: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    "rows",
-    [slice(3, 17, 2), np.array([5, 2, 9]), [7], iter([23, 0]), slice(-4, None)],
-    ids=["slice", "array", "list", "iterator", "last"],
+    ("rows", "numbers"),
+    [
+        (slice(3, 17, 2), range(3, 17, 2)),
+        (slice(-4, None), range(86, 90)),
+        (np.arange(1000) % 7, np.arange(1000) % 7),
+        (iter([23, 0]), [23, 0]),
+        ({1, 2}, [1, 2]),
+    ],
+    ids=["slice", "last", "array", "iterator", "set"],
 )
-def test_rows_come_in_the_order_of_their_numbers(rows: Any, images: Path, tmp_path: Path) -> None:
-    pack(images, tmp_path / "out", size=32, fit="pad")
-    numbers = list(range(24))[rows] if isinstance(rows, slice) else [23, 0] if hasattr(rows, "__next__") else list(rows)
-    report = subset(tmp_path / "out", tmp_path / "few", rows=rows)
-    assert (report.inputs, report.rows) == (len(numbers), len(numbers))
-    full = rows_of(tmp_path / "out")
+def test_rows_come_in_the_order_of_their_numbers(
+    rows: Any, numbers: Iterable[int], shared_store: Path, tmp_path: Path
+) -> None:
+    subset(shared_store, tmp_path / "few", rows=rows)
+    full = rows_of(shared_store)
     assert rows_of(tmp_path / "few") == [full[number] for number in numbers]
 
 
@@ -120,6 +120,9 @@ def test_draws_are_fixed_by_the_seed_and_keep_the_order(shared_store: Path, tmp_
     kinds = [name for _, name, _ in rows_of(tmp_path / "each")]
     assert kinds == ["class0"] * 4 + ["class1"] * 4 + ["class2"] * 3
     assert MemmapDataset(tmp_path / "each").classes == ["class0", "class1", "class2"]
+    # of rows that come twice each counts
+    assert subset(shared_store, tmp_path / "one", rows=[3] * 10 + [9], per_class=1).rows == 1
+    assert subset(shared_store, tmp_path / "two", rows=[0] * 6 + [40], per_class=np.int64(2)).rows == 3
 
 
 def test_a_store_may_be_replaced_by_some_of_its_rows(store: Path) -> None:
@@ -321,33 +324,6 @@ def test_stores_of_other_decoders_are_refused(shared_store: Path, store: Path, t
         merge([shared_store, store], tmp_path / "out")
 
 
-def test_classes_of_boxes_are_numbered_again(images: Path, tmp_path: Path) -> None:
-    lists = {"a": ["cat", "ant"], "b": ["bee", "cat"]}
-    sizes = {str(Path(path).relative_to(images)): None for path in listed(images)}
-    for name, classes in lists.items():
-        boxes = tmp_path / f"{name}.json"
-        coco(boxes, dict(sizes), [])
-        found = json.loads(boxes.read_text())
-        found["categories"] = [{"id": n, "name": label} for n, label in enumerate(classes)]
-        found["annotations"] = [
-            {"id": n, "image_id": image["id"], "category_id": n % 2, "bbox": [1, 1, 30, 30]}
-            for n, image in enumerate(found["images"][: 23 if name == "a" else 24])
-        ]
-        boxes.write_text(json.dumps(found))
-        pack(images, tmp_path / name, size=32, boxes=boxes)
-    merge([tmp_path / "a", tmp_path / "b"], tmp_path / "both")
-
-    def names_of(name: str) -> list[str]:
-        data = MemmapDataset(tmp_path / name, as_tuple=False)
-        targets = data.store.extras["box_targets"]  # type: ignore[index]
-        return [data.classes[number] if number >= 0 else "" for (number,) in targets.tolist()]
-
-    assert MemmapDataset(tmp_path / "both").classes == ["ant", "bee", "cat"]
-    assert names_of("both") == names_of("a") + names_of("b")
-    assert {"ant", "bee", "cat", ""} == set(names_of("both"))
-    assert verify(tmp_path / "both").problems == []
-
-
 def test_rows_without_a_label_stay_so(images: Path, tmp_path: Path) -> None:
     flat = tmp_path / "flat"
     shutil.copytree(images / "class0", flat)
@@ -362,20 +338,6 @@ def test_a_class_list_for_numbers_is_refused(tmp_path: Path) -> None:
     pack_dataset([(np.zeros((8, 8, 3), np.uint8), 0.5)], tmp_path / "a", workers=1)
     with pytest.raises(OptionsError, match="has regression targets, which have no classes: leave classes out"):
         merge([tmp_path / "a"] * 2, tmp_path / "out", classes=names_file(tmp_path / "names", ["x"]))
-
-
-def test_of_rows_that_come_twice_each_counts(shared_store: Path, tmp_path: Path) -> None:
-    assert subset(shared_store, tmp_path / "one", rows=[3] * 10 + [9], per_class=1).rows == 1
-    assert subset(shared_store, tmp_path / "two", rows=[0] * 6 + [40], per_class=np.int64(2)).rows == 3
-    assert subset(shared_store, tmp_path / "set", rows={1, 2}).rows == 2
-
-
-def test_rows_in_any_order_are_those_rows(images: Path, tmp_path: Path) -> None:
-    pack(images, tmp_path / "out", fit="none", **labels(images, tmp_path))
-    order = np.random.default_rng(0).permutation(np.tile(np.arange(24), 4))
-    subset(tmp_path / "out", tmp_path / "any", rows=order)
-    full = rows_of(tmp_path / "out")
-    assert rows_of(tmp_path / "any") == [full[row] for row in order]
 
 
 # -- what is damaged, in the way, or interrupted
@@ -411,32 +373,6 @@ def test_damaged_targets_choose_no_row(chosen: dict[str, Any], store: Path, tmp_
     with pytest.raises(PackError, match="not what was packed"):
         subset(store, tmp_path / "out", **chosen)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("other", ["gone", "smaller", "of another kind"])
-def test_a_store_that_is_another_one_half_way_is_reported(
-    other: str, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pack(images, tmp_path / "out", size=32)
-    opened = subsetting.open_for_copy
-
-    def replace(store: Path) -> Any:
-        found = opened(store)
-        shutil.rmtree(store)
-        if other != "gone":
-            part_of(images, tmp_path / "part", ["class0"])
-            pack(tmp_path / "part", store, **({"size": 32} if other == "smaller" else {"fit": "none"}))
-        return found
-
-    monkeypatch.setattr(subsetting, "open_for_copy", replace)
-    with pytest.raises(PackError, match="out was replaced or removed while it was copied. Do it again"):
-        subset(tmp_path / "out", tmp_path / "few", rows=range(24))
-    shutil.rmtree(tmp_path / "out", ignore_errors=True)
-    shutil.rmtree(tmp_path / "part", ignore_errors=True)
-    pack(images, tmp_path / "out", size=32)
-    with pytest.raises(PackError, match="replaced or removed while|out/_tensordict/targets.memmap cannot be read"):
-        subset(tmp_path / "out", tmp_path / "few", per_class=2)
-    assert not (tmp_path / "few").exists()
 
 
 def test_many_stores_are_not_all_open_at_once(shared_store: Path, tmp_path: Path) -> None:
@@ -475,38 +411,6 @@ def test_a_killed_copy_is_not_taken_for_a_pack_that_would_replace_the_store(
     pack(images, out, size=32, overwrite=True)
     assert len(MemmapDataset(out)) == 24
     assert sorted(os.listdir(tmp_path)) == ["images", "out"]
-
-
-def test_a_refused_pack_begins_nothing_in_the_folder_of_a_copy(store: Path, shared_store: Path, images: Path) -> None:
-    def refused(progress: Progress) -> None:
-        if progress.stage == "copy":
-            with pytest.raises(LockedError):
-                pack(images, store, size=32, overwrite=True)
-            assert not (store.with_name(f"{store.name}.packing") / ".packing/journal").exists()
-
-    merge([store, shared_store], store, overwrite=True, progress=refused)
-    assert len(MemmapDataset(store)) == 180
-
-
-def test_what_fails_once_a_store_is_replaced_is_not_blamed_on_others(
-    store: Path, shared_store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(to: Folder) -> None:
-        publish(to)
-        raise OSError(errno.EIO, os.strerror(errno.EIO), str(store))
-
-    publish = Folder.publish
-    monkeypatch.setattr(Folder, "publish", failing)
-    with pytest.raises(PackError, match=r"cannot be read or written: Input/output error"):
-        merge([store, shared_store], store, overwrite=True)
-    assert len(MemmapDataset(store)) == 180
-
-
-def test_rows_that_come_very_often_are_those_rows(shared_store: Path, tmp_path: Path) -> None:
-    rows = np.arange(1000) % 7
-    subset(shared_store, tmp_path / "out", rows=rows)
-    full = rows_of(shared_store)
-    assert rows_of(tmp_path / "out") == [full[row] for row in rows]
 
 
 def test_a_killed_copy_sends_nobody_in_a_circle(shared_store: Path, images: Path, tmp_path: Path) -> None:
@@ -569,35 +473,6 @@ def test_an_interrupt_leaves_the_store_that_would_be_replaced(store: Path, share
     assert os.listdir(store.parent) == [store.name]
 
 
-@pytest.mark.parametrize("replaced", [False, True])
-def test_a_killed_copy_is_no_store_and_is_done_again(replaced: bool, shared_store: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    more = ["--overwrite"] if replaced else []
-    if replaced:
-        shutil.copytree(shared_store, out)
-    merge_killed(shared_store, out, *more)
-    if replaced:
-        assert store_bytes(out) == store_bytes(shared_store)
-    else:
-        with pytest.raises(StoreError):
-            MemmapDataset(out, as_tuple=False)
-    assert run(["merge", str(shared_store), str(shared_store), str(out), *more, "--quiet"]) == 0
-    assert rows_of(out) == rows_of(shared_store) * 2
-    assert os.listdir(tmp_path) == ["out"]
-
-
-@pytest.mark.usefixtures("delivered_signals")
-def test_ctrl_c_ends_the_command_with_130(shared_store: Path, tmp_path: Path) -> None:
-    code = (
-        "import os, signal, sys\nfrom packer.cli.app import run\nfrom packer.operations import copy_rows\n"
-        "copy_rows.check_room = lambda *_: os.kill(os.getpid(), signal.SIGINT)\nsys.exit(run(sys.argv[1:]))"
-    )
-    words = ["subset", str(shared_store), str(tmp_path / "out"), "--fraction", "0.5"]
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
-    assert (done.returncode, "Traceback" in done.stderr) == (130, False)
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_full_disk_is_reported_before_anything_is_copied(
     shared_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -608,20 +483,6 @@ def test_a_full_disk_is_reported_before_anything_is_copied(
         subset(shared_store, tmp_path / "out", fraction=1)
     assert run(["merge", str(shared_store), str(shared_store), str(tmp_path / "out")]) == 28
     assert not (tmp_path / "out").exists()
-
-
-def test_what_is_in_the_way_is_kept(shared_store: Path, store: Path, images: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("mine")
-    for out, sentence in (
-        (store, "already holds a store. Replace it with overwrite=True"),
-        (tmp_path / "mine", "is not empty"),
-        (store / "inside", "is in the store"),
-    ):
-        with pytest.raises((PackError, OptionsError), match=sentence):
-            merge([shared_store, store], out)
-    assert store_bytes(store) == store_bytes(shared_store)
-    assert (tmp_path / "mine" / "notes.txt").read_text() == "mine"
 
 
 def test_two_at_once_one_wins(shared_store: Path, tmp_path: Path) -> None:
@@ -686,24 +547,18 @@ def iter_text(text: str) -> io.TextIOWrapper:
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (["subset", "{store}", "{out}"], 2, "nothing says which rows"),
         (["subset", "{store}", "{out}", "--rows", "7-"], 2, "expected rows such as 0,7,20-29"),
         (
             ["subset", "{store}", "{out}", "--rows", "0-99999999999999"],
             2,
             "names 100,000,000,000,000 rows, expected up to 10,000,000",
         ),
-        (["subset", "{store}", "{out}", "--rows", "90"], 2, "row 90 is out of range"),
-        (["subset", "{store}", "{out}", "--class", "dog"], 2, "has no class 'dog'"),
         (["subset", "{store}", "{out}", "--class", "class0", "--classes", "{store}"], 2, "give one of them"),
         (["subset", "{out}", "{out}", "--fraction", "1"], 1, "does not exist"),
         (["merge", "{store}", "{out}"], 2, "merge takes two stores or more"),
         (["subset", "{store}", "{out}", "--rows", "²"], 2, "expected rows such as 0,7,20-29"),
         (["subset", "{store}", "{out}", "--rows", "9" * 5000], 2, "expected rows such as 0,7,20-29"),
         (["subset", "{store}", "{out}", "--rows", "9-7"], 2, "expected the smaller row first"),
-        (["subset", "{store}", "s3://bucket/out", "--rows", "0"], 2, "is a URL, expected a folder"),
-        (["merge", "{store}", "{store}", __file__], 2, "is a file. Expected a folder"),
-        (["merge", "{out}"], 2, "merge takes two stores or more"),
     ],
 )
 def test_wrong_words_are_one_sentence(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import json
 import os
@@ -20,7 +19,7 @@ from conftest import ffmpeg_or_skip, make_splits, make_tree, photo, store_bytes
 from PIL import Image
 from redecoding import rows_of_other_sources
 
-from packer import OptionsError, PackError, pack
+from packer import OptionsError, pack
 from packer.cli.app import run
 from packer.errors import LockedError
 from packer.operations.requantize import requantize
@@ -85,29 +84,12 @@ def test_the_store_says_what_was_requantized_and_by_what(mixed: Path, tmp_path: 
     assert verify(tmp_path / "out").problems == rows_of_other_sources(tmp_path / "out", mixed) == []
 
 
-def test_a_store_without_it_says_nothing_of_it(images: Path, tmp_path: Path) -> None:
-    pack(images, tmp_path / "out", size=32)
-    manifest = MemmapDataset(tmp_path / "out").manifest
-    assert "requantize" not in manifest.options
-    assert "ffmpeg" not in manifest.decoders
-    assert not any("requantized" in line for line in read_json_lines(tmp_path / "out/samples.jsonl"))
-
-
 def test_the_number_of_workers_changes_no_byte(mixed: Path, tmp_path: Path) -> None:
     for workers in (1, 3):
         pack(mixed, tmp_path / f"out{workers}", size=48, requantize=3, workers=workers)
         requantize(mixed, tmp_path / f"tree{workers}", quality=3, workers=workers)
     assert store_bytes(tmp_path / "out1") == store_bytes(tmp_path / "out3")
     assert store_bytes(tmp_path / "tree1") == store_bytes(tmp_path / "tree3")
-
-
-def test_resuming_a_pack_with_another_quality_is_refused(images: Path, tmp_path: Path) -> None:
-    pack(images, tmp_path / "out", size=32, requantize=3)
-    with pytest.raises(PackError, match=r"other options \(requantize=3, now requantize=4\)"):
-        pack(images, tmp_path / "out", size=32, requantize=4)
-    # a pack without it is another pack too, in both directions
-    with pytest.raises(PackError, match="other options"):
-        pack(images, tmp_path / "out", size=32, exact=True)
 
 
 def test_names_and_folders_stay_and_sources_are_untouched(mixed: Path, tmp_path: Path) -> None:
@@ -190,18 +172,6 @@ def _stop_in_the_middle(pipe: Connection, images: Path, tree: Path) -> None:
             time.sleep(600)
 
     requantize(images, tree, quality=4, workers=1, progress=progress)
-
-
-def test_a_killed_run_is_continued_to_the_same_bytes(tmp_path: Path) -> None:
-    images = make_tree(tmp_path / "images", each=30)
-    running = Child(_stop_in_the_middle, images, tmp_path / "tree")
-    assert running.received() == "in the middle"
-    os.killpg(running.process.pid, signal.SIGKILL)
-    assert running.ended() == -signal.SIGKILL
-    assert not (tmp_path / "tree/requantized.jsonl").exists()
-    assert requantize(images, tmp_path / "tree", quality=4).resumed_from == 20
-    requantize(images, tmp_path / "whole", quality=4)
-    assert store_bytes(tmp_path / "tree") == store_bytes(tmp_path / "whole")
 
 
 def test_a_record_that_was_cut_off_costs_its_last_lines(images: Path, tmp_path: Path) -> None:
@@ -306,24 +276,6 @@ def test_a_quality_that_ffmpeg_does_not_know_is_refused(
         requantize(images, tmp_path / "tree", quality=int(quality))
     assert run([str(images), str(tmp_path / "out"), "--size", "32", "--requantize", quality]) == 2
     assert f"--requantize is {quality}, expected" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("number", "code"), [(errno.ENOSPC, 28), (errno.EROFS, 1)])
-def test_a_full_disk_has_an_exit_code_of_its_own(
-    images: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    number: int,
-    code: int,
-) -> None:
-    def refused(*_: object) -> None:
-        raise OSError(number, os.strerror(number), str(tmp_path / "tree/requantized.jsonl"))
-
-    monkeypatch.setattr("packer.operations.requantize.write_atomically", refused)
-    assert run(["requantize", str(images), str(tmp_path / "tree"), "-q", "3"]) == code
-    said = capsys.readouterr().err
-    assert f"requantized.jsonl cannot be read or written: {os.strerror(number)}" in said
 
 
 def test_without_ffmpeg_nothing_is_started(
