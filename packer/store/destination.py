@@ -257,9 +257,9 @@ class Folder:
         try:
             (self.stage / FOLDER).mkdir(parents=True, exist_ok=True)
             self.locks.append(Lock(self.stage, is_shared=is_shared, out=self.out))
-        except FileNotFoundError:
-            raise self._finished_meanwhile() from None
         except OSError as e:
+            if isinstance(e, FileNotFoundError) and self.finished:
+                raise self._finished_meanwhile() from None
             if e.errno in (*FULL, errno.ENAMETOOLONG):
                 raise
             raise PackError(f"{e.filename or self.stage} cannot be made: {system_reason(e)}.") from None

@@ -199,14 +199,14 @@ def test_what_is_left_for_the_end_of_the_process_is_done(tmp_path: Path) -> None
 
 
 def test_memory_and_descriptors_that_are_used_up_are_one_sentence(
-    shared_store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shared_store: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("packer.operations.verify.verify", Mock(side_effect=MemoryError()))
     assert run(["verify", str(shared_store)]) == 1
     assert capsys.readouterr().err == (
         "pack: this process gets no more memory. Free some, or raise its limit (ulimit -v, cgroup).\n"
     )
-    line = f"ulimit -n 5; exec {sys.executable} -m packer show {shared_store} -o /dev/null"
+    line = f"ulimit -n 8; exec {sys.executable} -m packer build {images} {tmp_path / 'out'} --size 32 --workers 1"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert "Too many open files (EMFILE)" in done.stderr
