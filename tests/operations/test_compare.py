@@ -12,7 +12,7 @@ import pytest
 import torch
 from conftest import make_tree, photo, torchvision_or_skip
 from PIL import Image
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Subset
 
 from packer import pack
 from packer.cli.app import run
@@ -221,23 +221,6 @@ def test_images_that_pack_rejected_are_no_difference(tmp_path: Path, capsys: pyt
     (images / "class0" / "000.jpg").write_text("x")
     assert run(["compare", str(images), str(tmp_path / "out")]) == 1
     assert "class0/000.jpg cannot be compared" in capsys.readouterr().err
-
-
-class _Given(Dataset[Any]):
-    """Rows that a function gives."""
-
-    def __init__(self, row: Callable[[int], Any]) -> None:
-        self._row = row
-
-    def __len__(self) -> int:
-        return 40
-
-    def __getitem__(self, row: int) -> Any:
-        return self._row(row)
-
-
-def _image(row: int, channels: int = 3) -> torch.Tensor:
-    return torch.randint(0, 256, (channels, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(row))
 
 
 def test_images_that_exif_turns_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,10 +20,6 @@ def _replaced(root: Path) -> None:
     shutil.copytree(root / "other", root / "out")
 
 
-def _overwritten(root: Path) -> None:
-    pack(root / "more", root / "out", size=32, workers=1, overwrite=True)
-
-
 def _removed(root: Path) -> None:
     shutil.rmtree(root / "out")
 
@@ -39,7 +35,7 @@ def root(tmp_path: Path, tune: Tune) -> Path:
 
 
 @pytest.mark.parametrize("holds_other", [False, True], ids=["free", "replaced at the URL"])
-@pytest.mark.parametrize("change", [_replaced, _overwritten, _removed])
+@pytest.mark.parametrize("change", [_replaced, _removed])
 def test_a_store_that_is_replaced_while_it_is_pushed_is_not_committed(
     change: Callable[[Path], None], holds_other: bool, root: Path
 ) -> None:
@@ -66,7 +62,7 @@ def test_a_store_that_is_replaced_while_it_is_pushed_is_not_committed(
     assert verify(root / "back").problems == []
 
 
-@pytest.mark.parametrize("change", [_replaced, _overwritten, _removed])
+@pytest.mark.parametrize("change", [_replaced, _removed])
 def test_a_store_that_is_replaced_once_all_its_files_are_sent_is_committed_as_it_was(
     change: Callable[[Path], None], root: Path
 ) -> None:
@@ -80,21 +76,3 @@ def test_a_store_that_is_replaced_once_all_its_files_are_sent_is_committed_as_it
     pull(url, root / "back")
     assert store_bytes(root / "back") == before
     assert verify(root / "back").problems == []
-
-
-def test_a_store_that_is_pushed_again_after_it_was_put_back_is_complete_at_the_url(root: Path) -> None:
-    """What was sent of the other store meanwhile is not taken for a file of this one."""
-    url, changed = f"file://{root}/far", []
-
-    def progress(done: int, total: int) -> None:
-        if not changed:
-            changed.append(True)
-            _replaced(root)
-
-    with pytest.raises(PackError, match="is damaged"):
-        push(root / "out", url, progress=progress)
-    (root / "out").rename(root / "elsewhere")
-    (root / "out.old").rename(root / "out")
-    push(root / "out", url)
-    pull(url, root / "back")
-    assert store_bytes(root / "back") == store_bytes(root / "out")

@@ -149,7 +149,7 @@ def test_trees_in_one_another_are_refused(images: str, dest: str, tmp_path: Path
     make_tree(tmp_path / "a/b", each=1)
     (tmp_path / "link").symlink_to(tmp_path / "a")
     before = store_bytes(tmp_path / "a")
-    with pytest.raises(OptionsError, match="is inside |is not empty|is IMAGES itself"):
+    with pytest.raises(OptionsError, match="or inside it|is not empty"):
         requantize(tmp_path / images, tmp_path / dest, quality=3)
     assert store_bytes(tmp_path / "a") == before
 
