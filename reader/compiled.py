@@ -106,11 +106,11 @@ def blurred(pixels: torch.Tensor, down: torch.Tensor, across: torch.Tensor) -> t
         MemoryError: there is not enough for a line of an image on each thread.
     """
     _, height, width, channels = pixels.shape
-    result, weights = np.empty(tuple(pixels.shape), np.uint8), torch.cat([down, across], 1).numpy()
+    result, weights = memory(*pixels.shape), torch.cat([down, across], 1).numpy()
     kernel = down.shape[1], across.shape[1]
-    if not _functions().blur(pixels.numpy(), weights, result, (height, width), channels, kernel, _threads()):
+    if not _functions().blur(pixels.numpy(), weights, result.numpy(), (height, width), channels, kernel, _threads()):
         raise MemoryError(f"there is no memory for a line of {width} pixels")
-    return torch.from_numpy(result)
+    return result
 
 
 def take_steps(pixels: torch.Tensor) -> bool:
@@ -189,6 +189,14 @@ def memory(*shape: int) -> torch.Tensor:
     if size_bytes < _LEAST_POOLED_BYTES:
         return torch.from_numpy(np.empty(shape, np.uint8))
     return _POOL.lease(size_bytes).view(shape)
+
+
+def copied(pixels: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
+    """Return a contiguous copy of uint8[B, ...], or of rows, int64[P], of it; on the CPU in `memory`."""
+    if pixels.device.type != "cpu":
+        return pixels.clone(memory_format=torch.contiguous_format) if rows is None else pixels.index_select(0, rows)
+    result = memory(len(pixels if rows is None else rows), *pixels.shape[1:])
+    return result.copy_(pixels) if rows is None else torch.index_select(pixels, 0, rows, out=result)
 
 
 def span_copier() -> CopySpans | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from reader import compiled
 from reader.described import Described
 from reader.epoch import wrapped
 from reader.store import Batch, ImageBatch, RaggedBatch, replaced
@@ -216,12 +217,12 @@ def _changed_part(batch: ImageBatch, index: torch.Tensor, transforms: Sequence[T
     at = index.to(batch.pixels.device)
     # rows of bytes by index_select: indexing takes twenty times as long
     bare = batch.replace(pixels=batch.pixels[:, :0])
-    part = in_turn(transforms, bare[at].replace(pixels=batch.pixels.index_select(0, at)))
+    part = in_turn(transforms, bare[at].replace(pixels=compiled.copied(batch.pixels, at)))
     if not isinstance(part, ImageBatch) or part.pixels.shape[1:] != batch.pixels.shape[1:]:
         raise ValueError(
             "RandomApply changes some images of a batch, and a transform in it changed their size or type. Let it stand alone."
         )
-    pixels = batch.pixels.clone()
+    pixels = compiled.copied(batch.pixels)
     for n, image in zip(index.tolist(), part.pixels, strict=True):
         pixels[n] = image
     result = replaced(batch, pixels=pixels, **labels_in_place(batch, at, part))

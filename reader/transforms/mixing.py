@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from reader import compiled
 from reader.described import Described
 from reader.host_values import on_host
 from reader.store import ImageBatch, replaced
@@ -73,7 +74,7 @@ class RandomErasing(RowTransform):
         self.value = None if value == "random" else numbers("value", value, LEVEL)
 
     def _changed(self, batch: ImageBatch) -> ImageBatch:
-        pixels = batch.pixels.clone()
+        pixels = compiled.copied(batch.pixels)
         for n, (x0, y0, x1, y1) in enumerate(self.boxes(host_batch(batch)).tolist()):
             if x0 < x1:
                 pixels[n, y0:y1, x0:x1] = self._levels(batch, n, (x0, y0, x1, y1))
@@ -238,7 +239,7 @@ class CutMix(_OfTwo):
         self._check(batch)
         x0, y0, x1, y1 = self.box(host_batch(batch)).tolist()
         height, width = batch.pixels.shape[1:3]
-        pixels = batch.pixels.clone()
+        pixels = compiled.copied(batch.pixels)
         if len(batch):
             pixels[1:, y0:y1, x0:x1] = batch.pixels[:-1, y0:y1, x0:x1]
             pixels[0, y0:y1, x0:x1] = batch.pixels[-1, y0:y1, x0:x1]

@@ -81,6 +81,11 @@ class View:
         return sizes_of(self.regions.windows)
 
     @property
+    def has_labels(self) -> bool:
+        """Whether something moves with the images."""
+        return self.content is not None or self.extras is not None
+
+    @property
     def is_untouched(self) -> bool:
         """Whether the new images are those of the source."""
         before = Regions.of(self.regions.images)
@@ -105,6 +110,8 @@ class View:
 
     def _flipped(self, is_chosen: Bools, flag: int, axis: int) -> View:
         regions = self.regions._replace(flags=self.regions.flags ^ (flag * is_chosen))
+        if not self.has_labels:
+            return replace(self, regions=regions)
         start, factor = np.zeros_like(self.sizes), np.ones_like(self.sizes)
         start[:, axis], factor[:, axis] = self.sizes[:, axis] * is_chosen, 1 - 2 * is_chosen
         return replace(self._moved(start, factor, self.sizes), regions=regions)
@@ -120,8 +127,11 @@ class View:
         boxes = before.windows + np.tile(before.boxes[:, :2], 2)
         flags = before.flags | (IS_CUBIC * (interpolation == "bicubic"))
         regions = before._replace(boxes=boxes, sizes=sizes, windows=whole(sizes), flags=flags)
-        factor = sizes.astype(np.float32) / self.sizes.astype(np.float32)
-        return replace(self._moved(np.zeros_like(sizes), factor, sizes), regions=regions, size=size)
+        moved = self
+        if self.has_labels:
+            factor = sizes.astype(np.float32) / self.sizes.astype(np.float32)
+            moved = self._moved(np.zeros_like(sizes), factor, sizes)
+        return replace(moved, regions=regions, size=size)
 
     def cut(
         self,
@@ -145,13 +155,15 @@ class View:
             raise ValueError(f"fill is {fill}, expected one level, or one for each of {channels} channels.")
         fills = (before.fill, before.mask_fill)
         if fill is not None and reach_beyond(windows, self.sizes):
-            # what is around the images already stays as it is
-            is_free = np.array_equal(before.windows, whole(before.sizes))
-            is_around = (before.windows[:, :2] <= 0).all() and (before.windows[:, 2:] >= before.sizes).all()
-            if not is_free and (not is_around or fills != (tuple(fill), mask_fill)):
-                return View.of(self, self.batch()).cut(windows, size, fill, mask_fill)
+            if not np.array_equal(before.windows, whole(before.sizes)):
+                # what is around the images already stays as it is
+                is_around = (before.windows[:, :2] <= 0).all() and (before.windows[:, 2:] >= before.sizes).all()
+                if not is_around or fills != (tuple(fill), mask_fill):
+                    return View.of(self, self.batch()).cut(windows, size, fill, mask_fill)
             fills = (tuple(fill), mask_fill)
-        moved = self._moved(windows[:, :2], np.ones_like(windows[:, :2]), sizes_of(windows))
+        moved = self
+        if self.has_labels:
+            moved = self._moved(windows[:, :2], np.ones_like(windows[:, :2]), sizes_of(windows))
         if before.flags.any():
             flipped = np.tile(before.flags[:, None] & [IS_MIRRORED, IS_TURNED] > 0, 2)
             windows = np.where(flipped, np.tile(self.sizes, 2) - windows[:, [2, 3, 0, 1]], windows)
@@ -211,8 +223,6 @@ class View:
     def _moved(self, start: Numbers, factor: npt.NDArray[Any], sizes: Numbers) -> View:
         """Move boxes and content: (x, y) -> ((x, y) - start) * factor, [B, 2] each, then clipped to sizes; below 0 it mirrors."""
         content, extras = self.content, self.extras
-        if content is None and extras is None:
-            return self
         columns = np.concatenate([start, start, factor, factor, sizes, sizes], 1).astype(np.float32)
         numbers = torch.from_numpy(columns)[:, None]
         if extras is not None and extras.get("boxes", None) is not None:
