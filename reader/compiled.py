@@ -94,25 +94,6 @@ def augment_into(
         raise MemoryError(f"there is no memory for a copy of {height} x {width} pixels")
 
 
-def blurred(pixels: torch.Tensor, down: torch.Tensor, across: torch.Tensor) -> torch.Tensor:
-    """Blur each image of uint8[B, H, W, C] by weights of its own, as `reader.transforms.kernels.pixel_ops.gaussian_blur` does.
-
-    Args:
-        pixels: `take_steps`.
-        down, across: float32[B, taps], as many taps as are odd and reflected within a side.
-
-    Raises:
-        ValueError: there are more, or their number is even.
-        MemoryError: there is not enough for a line of an image on each thread.
-    """
-    _, height, width, channels = pixels.shape
-    result, weights = memory(*pixels.shape), torch.cat([down, across], 1).numpy()
-    kernel = down.shape[1], across.shape[1]
-    if not _functions().blur(pixels.numpy(), weights, result.numpy(), (height, width), channels, kernel, _threads()):
-        raise MemoryError(f"there is no memory for a line of {width} pixels")
-    return result
-
-
 def take_steps(pixels: torch.Tensor) -> bool:
     """Say whether `augmented` takes uint8[B, H, W, C]: as `are_served`, 1 or 3 channels."""
     return pixels.ndim == 4 and take_channels(pixels, pixels.shape[-1])

@@ -59,7 +59,12 @@ static int change_image(const void *given, int64_t number) {
     for (const Step *step = job->steps + number * job->count, *end = step + job->count; step < end; step++) {
         if ((step->kind >= WARPED_NEAREST || step->kind == SHARPENED) && !spare && !(spare = malloc(image_bytes + PIXEL_PADDING)))
             return 0;
-        if (step->kind >= WARPED_NEAREST)
+        if (step->kind == BLURRED) {
+            if (!blur(&image, step->numbers[0], (int)step->numbers[1], (int)step->numbers[2], spare)) {
+                free(spare);
+                return 0;
+            }
+        } else if (step->kind >= WARPED_NEAREST)
             warp(&image, step->numbers, step->kind == WARPED_BILINEAR, &job->fill, spare);
         else
             pixel_step(&image, step->kind, step->numbers[0], spare);
@@ -72,8 +77,13 @@ static int is_within(float number, float low, float high) {
     return number >= low && number <= high;
 }
 
-/* Returns whether a step is valid for any image. */
-static int is_possible(const Step *step) {
+/* Whether so many taps are odd, and reflected within a side. */
+static int are_taps(float taps, int side) {
+    return is_within(taps, 1, (float)(2 * side - 1)) && (int)taps % 2;
+}
+
+/* Returns whether a step is valid for images of this size. */
+static int is_possible(const Step *step, const Job *job) {
     float first = step->numbers[0];
     if (step->kind < UNCHANGED || step->kind >= STEPS)
         return 0;
@@ -81,7 +91,8 @@ static int is_possible(const Step *step) {
         if (!is_within(step->numbers[i], -MOST_NUMBER, MOST_NUMBER))
             return 0;
     return (step->kind != POSTERIZED || is_within(first, 0, 8)) && (step->kind != ADDED || is_within(first, 0, 255)) &&
-           (step->kind != HUE || is_within(first, -1, 1));
+           (step->kind != HUE || is_within(first, -1, 1)) &&
+           (step->kind != BLURRED || (first > 0 && are_taps(step->numbers[1], job->width) && are_taps(step->numbers[2], job->height)));
 }
 
 /* Checks the arguments and changes the images. Returns NULL and sets an exception on error. */
@@ -102,7 +113,7 @@ static PyObject *checked_augment(Job *job, const Py_buffer *pixels, const Py_buf
         return PyErr_NoMemory();
     memcpy(own, table->buf, (size_t)table->len);
     for (int64_t n = 0; n < wanted; n++)
-        if (!is_possible(own + n)) {
+        if (!is_possible(own + n, job)) {
             PyMem_Free(own);
             return PyErr_Format(PyExc_ValueError, "image %lld: there is no such step, or a number of it is out of range",
                                 (long long)(n / job->count));

@@ -10,10 +10,9 @@
 #define HAS_READS 1
 #endif
 
-extern const char augment_doc[], blur_doc[], copy_spans_doc[], crops_doc[], floats_doc[], read_spans_doc[];
+extern const char augment_doc[], copy_spans_doc[], crops_doc[], floats_doc[], read_spans_doc[];
 
 PyObject *augment(PyObject *module, PyObject *args);
-PyObject *blur(PyObject *module, PyObject *args);
 PyObject *copy_spans(PyObject *module, PyObject *args);
 PyObject *crops(PyObject *module, PyObject *args);
 PyObject *floats(PyObject *module, PyObject *args);

@@ -1,5 +1,5 @@
 /* The functions that Python calls. Decides nothing about pictures: jpeg_row.c makes a row of a JPEG,
- * copies.c copies spans, reads.c reads them from a file, crops.c crops them; augment.c and blur.c augment them. */
+ * copies.c copies spans, reads.c reads them from a file, crops.c crops them; augment.c augments them. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -16,7 +16,7 @@
 #include "resample.h"
 
 /* Version of the functions and their behavior, which __init__.py compares: a build of other sources is not used. */
-#define INTERFACE 27
+#define INTERFACE 28
 
 #define TEXT(version) #version
 #define TEXT_OF(version) TEXT(version)
@@ -190,7 +190,6 @@ static PyObject *library(PyObject *module, PyObject *unused) {
 
 static PyMethodDef methods[] = {
     {"augment", augment, METH_VARARGS, augment_doc},
-    {"blur", blur, METH_VARARGS, blur_doc},
     {"copy_spans", copy_spans, METH_VARARGS, copy_spans_doc},
     {"crops", crops, METH_VARARGS, crops_doc},
     {"floats", floats, METH_VARARGS, floats_doc},
@@ -206,7 +205,7 @@ static PyMethodDef methods[] = {
 };
 
 static int complete(PyObject *module) {
-    if (!HAS_FUSED && (PyObject_DelAttrString(module, "augment") || PyObject_DelAttrString(module, "blur")))
+    if (!HAS_FUSED && PyObject_DelAttrString(module, "augment"))
         return -1;
     return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) || PyModule_AddStringConstant(module, "HEADERS", HEADERS) ? -1 : 0;
 }

@@ -24,7 +24,8 @@ typedef struct {
 } Image;
 
 /* The same values as in compiled.py. Parameters: WARPED has two rows of x, y and a constant, HUE a fraction of a turn, POSTERIZED bits,
- * SOLARIZED the lowest level, ADDED levels; of the other steps, those with a parameter have a factor. */
+ * SOLARIZED the lowest level, ADDED levels, BLURRED a deviation and taps across and down; of the other steps, those with a parameter
+ * have a factor. */
 enum {
     UNCHANGED,
     BRIGHTER,
@@ -41,11 +42,16 @@ enum {
     HUE,
     WARPED_NEAREST,
     WARPED_BILINEAR,
+    BLURRED,
     STEPS
 };
 
 /* Applies one step, up to HUE in the list. spare: scratch memory as large as the image. */
 void pixel_step(const Image *image, int step, float number, uint8_t *spare);
+
+/* Blurs by a Gaussian of sigma pixels, of odd numbers of taps, each half less than its side; beyond the edges the image is reflected.
+ * spare: as large as the image. Returns 0 if out of memory. */
+int blur(const Image *image, float sigma, int across, int down, uint8_t *spare);
 
 /* Bytes of spare behind the image that warp may read; their value does not matter. */
 #define PIXEL_PADDING 1

@@ -32,18 +32,9 @@ class Padding(Described):
         if len(given) not in (1, 2, 4):
             raise ValueError(f"padding is {padding!r}, expected 0 or more pixels: one number, two or four.")
         # (left and right, top and bottom), or all four in torchvision's order
-        self.left, self.top, self.right, self.bottom = given * (4 // len(given))
+        self.sides = given * (4 // len(given))
         self.fill, self.mask_fill = levels_beyond(fill) or (0.0,), class_beyond(fill)
         self.mode = one_of("padding_mode", mode, _MODES)
-
-    def __str__(self) -> str:
-        sides = self.left, self.top, self.right, self.bottom
-        return str(self.left if len({*sides}) == 1 else sides)
-
-    @property
-    def sides(self) -> Numbers:
-        """Left, top, right and bottom, int64[1, 4]."""
-        return np.array([[self.left, self.top, self.right, self.bottom]])
 
     def applied(self, view: View, sides: Numbers) -> View:
         """Pad the images of a view by int64[B, 4] pixels, or as many for all, int64[1, 4].
@@ -56,7 +47,7 @@ class Padding(Described):
         windows = whole(view.sizes) + sides * np.array([-1, -1, 1, 1])
         size = view.size
         if size is not None:
-            left, top, right, bottom = (sides if len(sides) else self.sides)[0].tolist()
+            left, top, right, bottom = sides[0].tolist() if len(sides) else self.sides
             size = size[0] + top + bottom, size[1] + left + right
         if self.mode == "constant":
             return view.cut(windows, size, self.fill, self.mask_fill)
@@ -115,4 +106,4 @@ class Pad(ViewTransform):
 
     def on(self, view: View) -> View:
         """Pad the images of a view."""
-        return self.padding.applied(view, self.padding.sides)
+        return self.padding.applied(view, np.array([self.padding.sides]))

@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
-from reader import compiled
 from reader.described import Described
-from reader.host_values import sent
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.kernels import pixel_ops
 from reader.transforms.kernels.regions import by_image
-from reader.transforms.program import STEPS, LevelTransform, Program, RowTransform, refuse_masks
+from reader.transforms.program import STEPS, LevelTransform, Program, refuse_masks
 from reader.transforms.random import (
     AUTOCONTRAST,
     BLUR,
@@ -32,13 +31,13 @@ from reader.transforms.random import (
     SOLARIZE,
     check_batch,
     draw,
-    host_batch,
     integer,
     number,
     numbers,
     sides,
     span,
 )
+from reader.transforms.view import View
 
 
 class _WithProbability(LevelTransform):
@@ -220,7 +219,7 @@ class RandomAdjustSharpness(_WithProbability):
         self.sharpness_factor = number("sharpness_factor", sharpness_factor, FACTOR)
 
 
-class GaussianBlur(RowTransform):
+class GaussianBlur(LevelTransform):
     """Blur each image with a Gaussian kernel of a width of its own; beyond the edges the image is reflected.
 
     Args:
@@ -247,22 +246,21 @@ class GaussianBlur(RowTransform):
         self.kernel_size, self.seed = (sizes[0], sizes[-1]), seed
         self.sigma = span("sigma", widths * 2 if len(widths) == 1 else widths, POSITIVE)
 
-    def _changed(self, batch: ImageBatch) -> ImageBatch:
-        height, width = batch.pixels.shape[1:3]
-        if self.kernel_size[0] // 2 >= width or self.kernel_size[1] // 2 >= height:
-            raise ValueError(
-                f"GaussianBlur's kernel has {self.kernel_size[0]} x {self.kernel_size[1]} pixels, too many to reflect images"
-                f" of {width} x {height}. Take a smaller one."
-            )
-        sigma = sent(self.sigmas(host_batch(batch)), batch.pixels.device)
-        across, down = (pixel_ops.blur_weights(sigma, size) for size in self.kernel_size)
-        if compiled.take_steps(batch.pixels):
-            pixels = compiled.blurred(batch.pixels, down, across)
-        else:
-            pixels = pixel_ops.in_parts(pixel_ops.gaussian_blur, batch.pixels, down, across)
-        return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
+    _takes_any_channels = True
 
-    def sigmas(self, batch: ImageBatch) -> torch.Tensor:
+    def _steps(self, batch: ImageBatch | RaggedBatch) -> Program:
+        sizes = View.of(self, batch).sizes
+        if (sizes <= np.array(self.kernel_size) // 2).any():
+            width, height = sizes.min(0).tolist()
+            raise ValueError(
+                f"GaussianBlur's kernel_size is {self.kernel_size}, too large to reflect images of {width} x {height}. Take less."
+            )
+        numbers = torch.zeros(len(batch), 1, 6, dtype=torch.float32, device="cpu")
+        numbers[:, 0, 0] = self.sigmas(batch)
+        numbers[:, 0, 1:3] = torch.tensor(self.kernel_size, device="cpu")
+        return Program(torch.full((len(batch), 1), STEPS["blur"], device="cpu"), numbers)
+
+    def sigmas(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
         """Draw the standard deviations that a call would use: float32[B] pixels."""
         low, high = self.sigma
         return (low + draw(batch, self.seed, BLUR)[0] * (high - low)).float()

@@ -265,16 +265,13 @@ def _sections(config_str: str) -> dict[str, float]:
     return {match[1]: float(match[2]) for match in found if match}
 
 
-def _is_moved(operation: torch.Tensor) -> torch.Tensor:
-    return (operation >= _SHEAR_X) & (operation <= _ROTATE)
-
-
 def _numbers(operation: torch.Tensor, magnitude: torch.Tensor, lines: torch.Tensor) -> torch.Tensor:
     """Give float32[B, 6], what a step of a program takes; lines: float32[B, 2, 3] of what is moved."""
+    is_moved = (operation >= _SHEAR_X) & (operation <= _ROTATE)
     is_factor = (operation > _ROTATE) & (operation <= _LAST_FACTOR)
     number = torch.where(is_factor, 1 + magnitude, magnitude) * torch.where(operation == _SOLARIZE, 255, 1)
     alone = torch.nn.functional.pad(number[:, None], (0, 5))
-    return torch.where(_is_moved(operation)[:, None], lines.reshape(-1, 6), alone)
+    return torch.where(is_moved[:, None], lines.reshape(-1, 6), alone)
 
 
 def _matrices(batch: ImageBatch, operation: torch.Tensor, magnitude: torch.Tensor) -> torch.Tensor:

@@ -43,9 +43,8 @@ _KERNELS: dict[str, _Kernel] = {
     "grayscale": lambda images, _: pixel_ops.grayscale(images),
     "hue": lambda images, numbers: pixel_ops.hue(images, numbers[:, 0]),
 }
-# These take the fill too, and as numbers the lines of a grid, float32[2, 3].
-_MOVING = ("nearest", "bilinear")
-STEPS = {name: number for number, name in enumerate((*_KERNELS, *_MOVING))}
+# The first two take the fill too, and as numbers the lines of a grid, float32[2, 3]; blur a deviation and taps across and down.
+STEPS = {name: number for number, name in enumerate((*_KERNELS, "nearest", "bilinear", "blur"))}
 _NAMES = tuple(STEPS)
 
 
@@ -97,7 +96,7 @@ class Program:
             for kind in sorted({*kinds.tolist()} - {STEPS["unchanged"]}):
                 chosen = kinds == kind
                 index = sent(chosen.nonzero()[:, 0], images.device)
-                kernel = _kernel(_NAMES[kind], fill)
+                kernel = _kernel(_NAMES[kind], fill, numbers[chosen][0].tolist())
                 images[index] = pixel_ops.in_parts(kernel, images[index], sent(numbers[chosen], images.device))
         return images.movedim(1, -1).contiguous()
 
@@ -206,7 +205,11 @@ def refuse_masks(transform: object, batch: RaggedBatch) -> None:
         )
 
 
-def _kernel(name: str, fill: Sequence[float] | None) -> _Kernel:
-    if name not in _MOVING:
+def _kernel(name: str, fill: Sequence[float] | None, first: list[float]) -> _Kernel:
+    """Return the kernel of a step; first: its numbers for one of the images, which all have as many taps."""
+    if name == "blur":
+        taps = int(first[1]), int(first[2])
+        return lambda images, numbers: pixel_ops.gaussian_blur(images, numbers[:, 0], taps)
+    if name in _KERNELS:
         return _KERNELS[name]
     return lambda images, numbers: warped(images, numbers.view(-1, 2, 3), name, fill)

@@ -151,7 +151,7 @@ class RandomCrop(ViewTransform):
         Raises:
             ValueError: the padded images are smaller than size, or have boxes or sizes of their own where padding repeats them.
         """
-        size, sides = np.array([self.width, self.height]), self.padding.sides
+        size, sides = np.array([self.width, self.height]), np.array([self.padding.sides])
         if self.pad_if_needed:
             more = size - view.sizes - sides[:, :2] - sides[:, 2:]
             sides = sides + np.tile(more.clip(min=0), 2)
@@ -161,7 +161,7 @@ class RandomCrop(ViewTransform):
             row_width, row_height = view.sizes[(room < 0).any(1)][0].tolist()
             raise ValueError(
                 f"RandomCrop cuts {self.height} x {self.width} pixels, but the rows have {row_height} x {row_width} and"
-                f" {self.padding} of padding. Take a smaller size or more padding."
+                f" padding of {self.padding.sides}. Take a smaller size or more padding."
             )
         # inside the content and its padding, or around them where they are smaller
         low, high = view.corners[:, :2], view.corners[:, 2:] + sides[:, :2] + sides[:, 2:] - size

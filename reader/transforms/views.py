@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
 from reader.described import Described
 from reader.store import ImageBatch, RaggedBatch
-from reader.transforms.composition import Compose, checked_transforms, distinct
+from reader.transforms.composition import Compose, Transform, checked_transforms, distinct
 from reader.transforms.random import integer
 from reader.transforms.random_crops import RandomResizedCrop
-
-Transform = Callable[[Any], Any]
 
 
 class MultiView(Described):

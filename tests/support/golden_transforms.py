@@ -132,8 +132,6 @@ KINDS: Kinds = {
 }
 # for transforms that mix targets
 MULTI_HOT: Kinds = {"multi-hot": (6, PASSES)}
-# Without the compiled part: it makes pixels, of images of one size and of their own, and boxes are moved without it in any case.
-BY_TORCH = ("rgb", "gray", "rgba", "masks", "own sizes", "own boxes", LARGE)
 
 
 # -- transforms
@@ -287,7 +285,7 @@ OF_CONVERTED = {name: KINDS[name] for name in ("rgb", "own boxes")}
 # -- digests
 
 
-def tables_of(stores: Path, *, by_torch: bool, threads: tuple[int, ...]) -> dict[str, Table]:
+def tables_of(stores: Path, threads: tuple[int, ...]) -> dict[str, Table]:
     """Return the digests of `reader`'s transforms, and of torchvision's; threads: how many to try with large batches."""
     from reader import MemmapDataset
 
@@ -298,7 +296,6 @@ def tables_of(stores: Path, *, by_torch: bool, threads: tuple[int, ...]) -> dict
         return {
             kind: _digests(make, opened[kind], batch_size, passes, threads if kind == LARGE else (1,))
             for kind, (batch_size, passes) in (kinds | mixed).items()
-            if kind in BY_TORCH or not by_torch
         }
 
     return {
@@ -343,11 +340,9 @@ def run(stores: Path, *options: str, **environment: str) -> dict[str, Any]:
 
 def main(stores: Path, *options: str) -> None:
     """Print the digests, and which vector instructions torch takes."""
-    if "--torch" in options:
-        sys.modules["reader._native"] = None  # type: ignore[assignment]
     torch.set_num_threads(1)
     threads = (1, 2) if "--threads" in options else (2,)
-    tables = tables_of(stores, by_torch="--torch" in options, threads=threads)
+    tables = tables_of(stores, threads)
     print(json.dumps({"cpu": torch.backends.cpu.get_cpu_capability()} | tables))
 
 

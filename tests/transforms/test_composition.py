@@ -185,7 +185,7 @@ def test_a_loader_gives_views_of_rows_of_one_size_and_of_many(images: Path, tmp_
 def test_transforms_are_shown_with_their_settings() -> None:
     """Those of a Compose too; a print shows no address of memory."""
     shown = repr(Compose([RandomCrop(8, 2, seed=3), RandomApply([ColorJitter(0.4), GaussianBlur(3)], p=0.25), Pad(1)]))
-    assert shown.startswith("Compose(transforms=[RandomCrop(height=8, width=8, padding=Padding(left=2,")
+    assert shown.startswith("Compose(transforms=[RandomCrop(height=8, width=8, padding=Padding(sides=(2, 2, 2, 2),")
     assert "RandomApply(transforms=[ColorJitter(brightness=(0.6, 1.4)" in shown
     assert "p=0.25" in shown
     assert " at 0x" not in shown

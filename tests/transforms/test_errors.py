@@ -175,7 +175,7 @@ FLOATS = Normalize([0], [1])
 MASKS = "of images with sizes of their own takes no masks, which the rows have"
 # called wrong
 ROWS: list[tuple[Callable[[], Any], str]] = [
-    (lambda: RandomCrop(41)(pictures(1)), "cuts 41 x 41 pixels, but the rows have 24 x 20 and 0 of padding"),
+    (lambda: RandomCrop(41)(pictures(1)), "cuts 41 x 41 pixels, but the rows have 24 x 20 and padding of .0, 0, 0, 0."),
     (
         lambda: RandomCrop(8)(pictures(1)[0]),
         r"expected \[B, H, W, C\]: give a batch, not a row, such as dataset\[3:4\]",
@@ -191,8 +191,8 @@ ROWS: list[tuple[Callable[[], Any], str]] = [
         lambda: ColorJitter(0.1)(many(1).replace(pixels=torch.zeros(1, 9, 9, 4).byte())),
         "takes 1 or 3 channels, the rows have 4",
     ),
-    (lambda: GaussianBlur(49)(pictures()), "too many to reflect images of 20 x 24"),
-    (lambda: RandomApply([GaussianBlur(99)])(pictures()), "too many to reflect images of 20 x 24"),
+    (lambda: GaussianBlur(49)(pictures()), "too large to reflect images of 20 x 24"),
+    (lambda: RandomApply([GaussianBlur(99)])(pictures()), "too large to reflect images of 20 x 24"),
     (lambda: Pad(1, (1, 2))(pictures(1)), "fill is .* one for each of 3 channels"),
     (lambda: Pad(2, padding_mode="reflect")(labelled()), 'padding_mode "reflect" repeats what boxes hold'),
     (lambda: Pad(2, padding_mode="edge")(detections(2)), 'padding_mode is "edge", and images have sizes of their own'),

@@ -37,20 +37,15 @@ def in_parts(kernel: Kernel, pixels: torch.Tensor, *parameters: torch.Tensor) ->
 
     parameters: [B, ...] each.
     """
-    if not len(pixels):
-        return kernel(pixels, *parameters)
     limit = tuning().cpu_pass_bytes if pixels.device.type == "cpu" else _DEVICE_BYTES
-    step = max(1, limit // max(1, pixels[0].numel()))
-    parts = zip(*(tensor.split(step) for tensor in (pixels, *parameters)), strict=True)
-    # one result for all parts: joined at the end they would be in memory twice
-    result: torch.Tensor | None = None
-    for n, part in enumerate(parts):
+    step = max(1, limit // max(1, pixels[:1].numel()))
+    result: list[torch.Tensor] = []
+    for n, part in enumerate(zip(*(tensor.split(step) for tensor in (pixels, *parameters)), strict=True)):
         found = kernel(*part)
-        if result is None:
-            result = found.new_empty(len(pixels), *found.shape[1:])
-        result[n * step : n * step + len(found)] = found
-    assert result is not None
-    return result
+        # one result for all parts: kept until they are joined, each would take memory of its own
+        result = result or [found.new_empty(len(pixels), *found.shape[1:])]
+        result[0][n * step : n * step + len(found)] = found
+    return result[0]
 
 
 def invert(images: torch.Tensor) -> torch.Tensor:
@@ -138,12 +133,13 @@ def sharpness(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     return levels_of(result)
 
 
-def gaussian_blur(pixels: torch.Tensor, down: torch.Tensor, across: torch.Tensor) -> torch.Tensor:
-    """Blur uint8[B, H, W, C] by float32[B, taps] of its lines and columns; beyond the edges it is reflected."""
-    return levels_of(_blurred(_blurred(pixels.float(), down, 1), across, 2).round_())
+def gaussian_blur(images: torch.Tensor, sigma: torch.Tensor, kernel_size: tuple[int, int]) -> torch.Tensor:
+    """Blur by float32[B] pixels; kernel_size is (width, height), and beyond the edges the image is reflected."""
+    across, down = (_blur_weights(sigma, size) for size in kernel_size)
+    return levels_of(_blurred(_blurred(images.float(), down, 2), across, 3).round_())
 
 
-def blur_weights(sigma: torch.Tensor, kernel_size: int) -> torch.Tensor:
+def _blur_weights(sigma: torch.Tensor, kernel_size: int) -> torch.Tensor:
     """Give float32[B, kernel_size], what each pixel of a line counts: torchvision's exp(-x^2 / (2 sigma^2))."""
     reach = kernel_size // 2
     offset = torch.linspace(-reach, reach, kernel_size, dtype=torch.float32, device=sigma.device) / 2**0.5
@@ -210,7 +206,7 @@ def _each(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def _blurred(images: torch.Tensor, weights: torch.Tensor, dim: int) -> torch.Tensor:
-    """Sum float32[B, H, W, C] along a dimension by float32[B, taps], from the first tap to the last as the compiled part does."""
+    """Sum float32[B, C, H, W] along a dimension by float32[B, taps], from the first tap to the last as the compiled part does."""
     size, taps = images.shape[dim], weights.shape[1]
     old = torch.arange(-(taps // 2), size + taps // 2, device=images.device).abs()
     # [-2, -1, 0, .., n - 1, n, n + 1] -> [2, 1, 0, .., n - 1, n - 2, n - 3]
