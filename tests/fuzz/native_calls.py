@@ -30,8 +30,8 @@ from tests.fuzz.images import damaged, jpegs
 _EXTREMES = [0, -1, 5, 70_000, 1 << 20, -(1 << 31), (1 << 31) - 1, 1 << 32, 1 << 62, -(1 << 63), (1 << 63) - 1]
 _FLOATS = [0.0, -0.0, 1e6, -1e6, 3e38, float("inf"), float("nan"), 1e-45]
 _GUARD = b"x" * 32
-# pixel_steps.h has as many kinds of steps; a step has seven numbers
-_KINDS, _WIDTHS = 15, {"i6f": 7}
+# pixel_steps.h has as many kinds of steps, the last of which takes taps; a step has seven numbers
+_KINDS, _BLUR, _WIDTHS = 16, 15, {"i6f": 7}
 # calls that are made again to see whether memory is lost; each allocates some kB
 _AGAIN, _MOST_GROWN_BYTES = 400, 4096
 
@@ -132,17 +132,15 @@ def _augment(draw: st.DrawFn) -> list[Any]:
     steps, numbers = draw(st.integers(0, 3)), st.floats(-2, 2, width=32) | st.sampled_from(_FLOATS)
     table = list[Any]()
     for _ in range(steps * (count // (size[0] * size[1] * channels))):
-        table += [draw(st.integers(0, _KINDS - 1)), *(draw(numbers) for _ in range(6))]
+        kind, six = draw(st.integers(0, _KINDS - 1)), [draw(numbers) for _ in range(6)]
+        if kind == _BLUR:
+            six[:3] = [
+                draw(st.floats(0.01, 9, width=32)),
+                *(2.0 * draw(st.integers(0, side - 1)) + 1 for side in size[::-1]),
+            ]
+        table += [kind, *six]
     fill = draw(st.none() | st.tuples(numbers, numbers, numbers))
     return [_noise(count), Bytes(table, "i6f"), _room(count), size, channels, steps, fill, draw(_threads)]
-
-
-def _blur(draw: st.DrawFn) -> list[Any]:
-    size, channels, count = _images(draw)
-    down, across = (2 * draw(st.integers(0, side - 1)) + 1 for side in size)
-    images = count // (size[0] * size[1] * channels)
-    weights = [1 / taps for taps in (down, across) for _ in range(taps)] * images
-    return [_noise(count), Bytes(weights, "f"), _room(count), size, channels, (down, across), draw(_threads)]
 
 
 def _floats(draw: st.DrawFn) -> list[Any]:
@@ -181,7 +179,7 @@ def _resize(draw: st.DrawFn) -> list[Any]:
 
 
 _ARGUMENTS: dict[str, Callable[[st.DrawFn], list[Any]]] = {
-    "sums": _sums, "copy_spans": _copy_spans, "read_spans": _read_spans, "crops": _crops, "augment": _augment, "blur": _blur,
+    "sums": _sums, "copy_spans": _copy_spans, "read_spans": _read_spans, "crops": _crops, "augment": _augment,
     "floats": _floats, "jpeg_pixels": _jpeg_pixels, "row": _row, "resize": _resize, "library": lambda draw: [],
 }  # fmt: skip
 
