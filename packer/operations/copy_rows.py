@@ -287,7 +287,7 @@ class _Copy:
             geometry=Geometry.recorded(self._like),
             rows=rows,
             has_masks=self._like.has_masks,
-            lock=(str(self._making.lock.path.absolute()), self._making.lock.content),
+            lock=self._making.to.locks[0].known,
             selections=tuple(self._plan.selections),
             bounds=tuple(self._bounds),
             targets=self._target_spec,

@@ -92,8 +92,7 @@ def plan(
         unreadable=total - counts.total(),
         sizes=sorted(((w, h, n) for (h, w), n in counts.items()), key=lambda size: (-size[2], size)),
         choices={
-            options: pixel_bytes(counts, RowLayout.of(geometry, channels))
-            for options, geometry in (_WAYS | asked).items()
+            options: pixel_bytes(counts, RowLayout(geometry, channels)) for options, geometry in (_WAYS | asked).items()
         },
         chosen=next(iter(asked), _USUAL),
     )

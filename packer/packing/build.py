@@ -110,8 +110,8 @@ class Build:
         Raises:
             PackError: nothing could be packed, or something failed on the way; says how to resume.
         """
-        self._started, lock = started, self._making.lock
-        self._job = dataclasses.replace(self._job, lock=(str(lock.path.absolute()), lock.content))
+        self._started = started
+        self._job = dataclasses.replace(self._job, lock=self._to.locks[0].known)
         try:
             (self._out / journals.FOLDER).mkdir(parents=True, exist_ok=True)
             with checked(self._to.check_same):
@@ -135,12 +135,13 @@ class Build:
     def _made(self) -> PackReport:
         unfinished = journals.header_of(self._out)
         header = self._header(unfinished)
-        is_other = unfinished and header_difference(unfinished, header)
-        if is_other and (self._options.overwrite or self._options.update):
-            unfinished, header = None, self._header(None)  # it is replaced, as a store would be
-        if unfinished:
-            self._resume(header)
-        else:
+        what = header_difference(unfinished, header) if unfinished else ""
+        if what and not (self._options.overwrite or self._options.update):
+            raise self._unlike(what)
+        if unfinished and not what:
+            self._resume()
+        else:  # what is unlike is replaced, as a store would be
+            header = self._header(None)
             self._to.clear(self._out)
             self._log.begin(header)
         self._resumed_from = self._committed.inputs_stop
@@ -174,11 +175,9 @@ class Build:
                 )
             self._job = dataclasses.replace(self._job, reused_store=(str(old.absolute()), manifest.digest))
 
-    def _resume(self, header: journals.Header) -> None:
+    def _resume(self) -> None:
         """Resume behind the last block that is committed and whose sources are unchanged."""
         out = self._out
-        if what := header_difference(journals.read_header(out), header):
-            raise self._unlike(what)
         self._committed, end = read_committed(out, self._inputs, self._job, os.fspath(self._options.masks or ""))
         committed = self._committed
         self._log.resume(end, committed.inputs_stop, committed.rows_stop, committed.size_bytes)
@@ -313,7 +312,7 @@ def _pack_job(
         from reader import jpeg_frames
 
         jpeg_frames.check_library()
-    layout = RowLayout.of(geometry, options.channels, has_masks=inputs.masks is not None, quality=options.compress or 0)
+    layout = RowLayout(geometry, options.channels, has_masks=inputs.masks is not None, quality=options.compress or 0)
     return make_job(
         root=inputs.url or str(inputs.root.absolute()),
         pixels_path=str(out / PIXELS),

@@ -110,7 +110,7 @@ def common_size(parts: dict[str, Inputs], options: PackOptions, out: Path) -> tu
 
 def _megabytes(sizes: SizeCounts, options: PackOptions, geometry: Geometry) -> str:
     """Say how much disk the rows take."""
-    return f"{pixel_bytes(sizes, RowLayout.of(geometry, options.channels)) / 1e6:,.1f} MB"
+    return f"{pixel_bytes(sizes, RowLayout(geometry, options.channels)) / 1e6:,.1f} MB"
 
 
 def pixel_bytes(sizes: SizeCounts, layout: RowLayout) -> int:

@@ -23,7 +23,7 @@ def expected_share(quality: int) -> float:
 
 @dataclass(frozen=True)
 class RowLayout:
-    """Rows of one size, whose masks are in a file of their own; see `of`.
+    """Rows of one size, whose masks are in a file of their own; or as large as their images, each with its mask behind it.
 
     channels: rgb, gray or rgba, as in `packer.options.CHANNELS`.
     quality: 0: raw; else each row is a JPEG, whose bytes are known once it is encoded; sizes below are those of rows decoded.
@@ -34,12 +34,6 @@ class RowLayout:
     has_masks: bool = False
     quality: int = 0
 
-    @staticmethod
-    def of(geometry: Geometry, channels: str, *, has_masks: bool = False, quality: int = 0) -> RowLayout:
-        """Return the layout of rows of this geometry."""
-        kind = VariableRows if geometry.has_own_sizes else RowLayout
-        return kind(geometry, channels, has_masks, quality)
-
     @property
     def channel_count(self) -> int:
         """Bytes of a pixel, without its mask."""
@@ -47,8 +41,8 @@ class RowLayout:
 
     @property
     def pixel_bytes(self) -> int:
-        """Bytes that a pixel takes in the file of rows."""
-        return self.channel_count
+        """Bytes that a pixel takes in the file of rows, with its mask if that is there too."""
+        return self.channel_count + (self.has_masks and not self.has_mask_file)
 
     @property
     def size(self) -> tuple[int, int] | None:
@@ -58,13 +52,20 @@ class RowLayout:
     @property
     def has_mask_file(self) -> bool:
         """Whether masks are in a file of their own."""
-        return self.has_masks
+        return self.has_masks and not self.geometry.has_own_sizes
 
     @property
     def tensor_bytes(self) -> dict[str, int]:
         """Bytes of a row in each tensor that follows from the images."""
-        content = {"content": 16} if self.geometry.has_content else {}
-        return content | ({"frames": 16} if self.quality else {})
+        has_own_sizes = self.geometry.has_own_sizes
+        tensors = {
+            "offsets": (8, has_own_sizes),
+            "shapes": (12, has_own_sizes),
+            "mask_offsets": (8, has_own_sizes and self.has_masks),
+            "content": (16, self.geometry.has_content),
+            "frames": (16, self.quality),
+        }
+        return {name: row_bytes for name, (row_bytes, is_there) in tensors.items() if is_there}
 
     def expected_bytes(self, size_bytes: int) -> int:
         """Bytes that rows of so many bytes probably take in the file."""
@@ -72,6 +73,8 @@ class RowLayout:
 
     def size_bytes(self, rows: int, shapes: Iterable[tuple[int, int]] = ()) -> int:
         """Bytes of so many rows; shapes has (height, width) of each where they differ."""
+        if self.geometry.has_own_sizes:
+            return sum(height * width for height, width in shapes) * self.pixel_bytes
         return rows * self.geometry.height * self.geometry.width * self.channel_count
 
     def stored_bytes(self, rows: int, shapes: Iterable[tuple[int, int]], packed_bytes: int) -> int:
@@ -85,28 +88,3 @@ class RowLayout:
     def mask_bytes(self, pixel_bytes: int) -> int:
         """Convert an offset or a size in the file of rows to that in the file of masks, which have one byte a pixel."""
         return pixel_bytes // self.channel_count
-
-
-@dataclass(frozen=True)
-class VariableRows(RowLayout):
-    """Rows as large as their images, scaled down where a side is too long; the mask of each is behind its pixels."""
-
-    @property
-    def pixel_bytes(self) -> int:
-        """Bytes that a pixel takes in the file of rows, with its mask."""
-        return self.channel_count + self.has_masks
-
-    @property
-    def has_mask_file(self) -> bool:
-        """Masks are behind the pixels."""
-        return False
-
-    @property
-    def tensor_bytes(self) -> dict[str, int]:
-        """Every row has an offset and a shape, and its mask an offset."""
-        masks = {"mask_offsets": 8} if self.has_masks else {}
-        return {"offsets": 8, "shapes": 12} | masks | super().tensor_bytes
-
-    def size_bytes(self, rows: int, shapes: Iterable[tuple[int, int]] = ()) -> int:
-        """Bytes of rows of these shapes, (height, width), with their masks."""
-        return sum(height * width for height, width in shapes) * self.pixel_bytes

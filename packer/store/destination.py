@@ -84,11 +84,6 @@ class Making:
         """The store that it replaces; None where there is none."""
         return self.name if self.to.replaces and is_store(self.name) else None
 
-    @property
-    def lock(self) -> Lock:
-        """The lock that who writes here holds."""
-        return next((lock for lock in self.to.locks if lock.path == self.folder / LOCK), self.to.locks[-1])
-
     def log(self, layout: RowLayout | None = None) -> journals.CommitLog:
         """Return what commits its blocks.
 

@@ -18,7 +18,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from packer.errors import JournalError
 from packer.store.blocks import Result, read_result
 from packer.store.files import sync_folder, sync_names
 from reader.format.errors import StoreError
@@ -33,7 +32,6 @@ JOURNAL = f"{FOLDER}/journal"
 _TAIL_BYTES = 8 << 20
 # Of a line, in front of its JSON.
 _CRC_BYTES = 9
-_BLOCK_BEGIN = b' {"inputs_stop":'
 _STOPS = re.compile(rb' \{"inputs_stop":(\d+),"rows_stop":(\d+)')
 # Blocks have up to 4,096 inputs, whose sources, masks and lines are in one line.
 _MOST_LINE_BYTES = 64 << 20
@@ -185,17 +183,6 @@ def discard(out: Path) -> None:
     sync_folder(out / FOLDER)
 
 
-def read_header(out: Path) -> Header:
-    """Return the first line of OUT's journal.
-
-    Raises:
-        JournalError: it has none.
-    """
-    if header := header_of(out):
-        return header
-    raise JournalError(f"{out / JOURNAL} is empty or damaged. {_start_over(out)}")
-
-
 def header_of(out: Path) -> Header | None:
     """Return the header of OUT's journal; None where nothing can be resumed: there is no journal with a complete one.
 
@@ -239,7 +226,10 @@ def read_progress(out: Path) -> tuple[Header, int, int]:
     with open_regular(out / JOURNAL) as file:
         header = Header.from_json(_parsed(file.readline(_MOST_LINE_BYTES)[_CRC_BYTES:]))
         file.seek(max(file.tell(), os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-        return header, *_last_stops(file.read(_TAIL_BYTES))
+        for line in reversed(file.read(_TAIL_BYTES).split(b"\n")[:-1]):
+            if stops := _STOPS.match(line, _CRC_BYTES - 1):
+                return header, int(stops[1]), int(stops[2])
+    return header, 0, 0
 
 
 def _encoded(line: Mapping[str, object]) -> bytes:
@@ -277,12 +267,3 @@ def _start_over(out: Path) -> str:
     """Say what to do where no journal can be continued: whatever made it has no other way to be rid of it."""
     given = out.parent if out.name == FOLDER else out
     return f"Choose another folder, or remove {given} and start over."
-
-
-def _last_stops(lines: bytes) -> tuple[int, int]:
-    """Return the totals of the last line that has them, found from the end: a journal has megabytes."""
-    at = len(lines)
-    while (at := lines.rfind(_BLOCK_BEGIN, 0, at)) >= 0:
-        if stops := _STOPS.match(lines, at):
-            return int(stops[1]), int(stops[2])
-    return 0, 0

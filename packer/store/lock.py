@@ -39,7 +39,6 @@ class Lock:
 
     def __init__(self, folder: Path, *, is_shared: bool = False, out: Path | None = None) -> None:
         self.path, self._out = folder / LOCK, out
-        # what its file says, by which workers know it
         self.content = b"" if is_shared else f"process {os.getpid()} on {socket.gethostname()}".encode()
         # open, so that no other folder gets its inode number; -1: there is none
         self._replaced = -1 if out is None or not out.is_dir() else os.open(out, os.O_RDONLY | os.O_DIRECTORY)
@@ -73,6 +72,11 @@ class Lock:
             self.path.write_bytes(self.content)
             # NFS keeps written bytes here for half a minute, and other hosts must read who holds OUT
             os.fsync(self._descriptor)
+
+    @property
+    def known(self) -> tuple[str, bytes]:
+        """Its file and what that says, by which workers know it."""
+        return str(self.path.absolute()), self.content
 
     def check(self) -> None:
         """See that the folder, and OUT, are what they were when it was locked: before each truncate, rename, delete and commit.

@@ -86,9 +86,7 @@ class PackJob:
     @property
     def layout(self) -> RowLayout:
         """How the rows are in the store's files."""
-        return RowLayout.of(
-            self.geometry, self.rows.channels, has_masks=self.has_masks, quality=self.rows.compress or 0
-        )
+        return RowLayout(self.geometry, self.rows.channels, has_masks=self.has_masks, quality=self.rows.compress or 0)
 
 
 @dataclass
