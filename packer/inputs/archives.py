@@ -6,7 +6,6 @@ Splits and classes are those of the folder that was packed into the archive.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import posixpath
@@ -163,14 +162,7 @@ def _empty(paths: list[Path]) -> Inputs:
 
 def _inside(name: str) -> str:
     """Return a member's name without anything that would lead out of a folder: "/a/../b.jpg" -> "b.jpg"."""
-    folder, _, base = name.rpartition("/")
-    return _above(folder) + base if base.strip(".") else posixpath.normpath(f"/{name}").lstrip("/")
-
-
-@functools.lru_cache(1024)
-def _above(folder: str) -> str:
-    """Return what stands before the name of a file in a folder: "./a" -> "a/"."""
-    return f"{posixpath.normpath(f'/{folder}')}/".lstrip("/")
+    return posixpath.normpath(f"/{name}").lstrip("/")
 
 
 def _zip_refusal(info: zipfile.ZipInfo) -> str | None:

@@ -6,9 +6,8 @@ No store holds a path of this machine: paths become relative to the folder of --
 from __future__ import annotations
 
 import os
-import select
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from packer.errors import ScanError
@@ -19,11 +18,6 @@ from packer.option_names import Option
 from packer.options import InputOptions
 from packer.progress import followed
 from reader.format.filesystem import absolute_path, plain_path
-
-# A pipe gives 64 kB at a time.
-_READ_BYTES = 1 << 20
-# Names that are split at once.
-_SPLIT_BYTES = 1 << 16
 
 
 def read_list(images: str, options: InputOptions) -> dict[str, Inputs]:
@@ -36,11 +30,15 @@ def read_list(images: str, options: InputOptions) -> dict[str, Inputs]:
         raise ScanError(
             f"{images} reads paths from standard input, which is a terminal. Expected: find ... | pack {images} OUT"
         )
-    sieve, is_nul = Sieve(), images == "-0"
-    names = Paths()
-    for number, data in enumerate(_split(_read(sieve, is_nul), b"\0" if is_nul else b"\n"), start=1):
-        name = os.fsdecode(data if is_nul else data.removesuffix(b"\r"))
-        names.append(check_path(name, f"line {number} of standard input"))
+    sieve, names = Sieve(), Paths()
+    # whoever gave it to us may have read it without waiting
+    os.set_blocking(0, True)
+    with open(0, "rb", closefd=False) as file:
+        data = file.read() if images == "-0" else b""
+        for number, line in enumerate(data.removesuffix(b"\0").split(b"\0") if data else file, start=1):
+            name = line if data else line.removesuffix(b"\n").removesuffix(b"\r")
+            names.append(check_path(os.fsdecode(name), f"line {number} of standard input"))
+            sieve.count()
     lines = array("q", range(1, len(names) + 1))
     starts = [Path.cwd()] if options.root is None else [Path.cwd(), Path(options.root)]
     inputs, _ = listed(names, lines, starts, options, sieve, "line", "standard input")
@@ -144,25 +142,3 @@ def _folder_of(name: str) -> str:
 def _file_of(name: str, extension: str) -> str:
     file = name.rpartition("/")[2]
     return file if file.endswith(extension) else file + extension
-
-
-def _read(sieve: Sieve, is_nul: bool) -> bytes:
-    """Return all of standard input; what writes it may take minutes, so its lines are counted as they come."""
-    data, end = bytearray(), b"\0" if is_nul else b"\n"
-    with open(0, "rb", buffering=0, closefd=False) as file:
-        while (piece := file.read(_READ_BYTES)) != b"":
-            if piece is None:  # whoever gave it to us does not wait for reads: nothing is there yet
-                select.select([file], [], [])
-                continue
-            data += piece
-            sieve.count(piece.count(end))
-    return bytes(data)
-
-
-def _split(data: bytes, end: bytes) -> Iterator[bytes]:
-    """Yield what is in front of each end, and behind the last one, if anything is; some at once, as a list of all is large."""
-    start = 0
-    while start < len(data):
-        stop = data.find(end, start + _SPLIT_BYTES) + 1 or len(data)
-        yield from data[start:stop].removesuffix(end).split(end)
-        start = stop
