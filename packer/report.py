@@ -54,7 +54,6 @@ class PackReport:
         target_kind: "class", "regression" or "multi-hot".
         reject_lines: reason -> the first lines of a list or table that were rejected for it.
         notes: sentences about the inputs: folders and columns that were left out, what became of boxes.
-        layout: what folders were taken for: "2 splits (train, val), 1,000 classes"; "" where they say nothing.
         changed: the first source that changed since the pack was interrupted: all from its block on was packed again; else "".
         changed_count: how many such sources there are.
         changed_paths: the first five of them.
@@ -85,7 +84,6 @@ class PackReport:
     target_kind: str = "class"
     reject_lines: dict[str, list[int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    layout: str = ""
     changed: str = ""
     changed_count: int = 0
     changed_paths: list[str] = field(default_factory=list)

@@ -25,10 +25,9 @@ _REASONS_SHOWN = 8
 _NAME_CHARACTERS = 200
 
 
-def summary(report: PackReport, *, has_said_found: bool = False) -> str:
-    """Summarize a pack, and what it found if the progress has not shown that."""
-    lines = [f"found {report.layout}"] if report.layout and not has_said_found else []
-    lines += store_lines(report) if report.is_in_place else []
+def summary(report: PackReport) -> str:
+    """Summarize a pack."""
+    lines = store_lines(report) if report.is_in_place else []
     if report.resumed_from == report.inputs:
         done = f"all images were packed before; sealed in {report.seconds:.1f} s"
         done = done if report.seconds else "already finished; nothing was done"

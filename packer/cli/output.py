@@ -97,7 +97,6 @@ class ProgressBar:
         self._hidden = hidden or sys.stderr is None or not sys.stderr.isatty()
         self._unit, self._stage = unit, ""
         self._bar: Any = None
-        self.has_said_found = False
 
     def __enter__(self) -> ProgressBar:
         return self
@@ -113,7 +112,6 @@ class ProgressBar:
             return
         if progress.found:
             self.__exit__()
-            self.has_said_found = True
             say(f"found {progress.found}", err=True)
             return
         bar = self._stage_bar(f"{progress.split} {progress.stage}".strip(), progress.total, progress.done)

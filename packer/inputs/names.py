@@ -168,10 +168,6 @@ def take_folders(splits: dict[str, Inputs], images: object, classes: tuple[str, 
             if not name and len(numbers) > 1:
                 inputs.refused.setdefault(position, _STRAY)
         inputs.classes = names
-    texts = [] if "" in splits else [f"{counted(len(splits), 'split', 'splits')} ({', '.join(splits)})"]
-    texts.append(counted(len(names), "class", "classes") if found else "no class folders")
-    for inputs in splits.values():
-        inputs.layout = ", ".join(texts)
 
 
 def first_folders(inputs: Inputs) -> Iterator[str]:

@@ -110,8 +110,6 @@ class Inputs:
     labels: dict[str, object] = field(default_factory=dict)
     # what the user should know of the inputs though nothing is wrong with them
     notes: list[str] = field(default_factory=list)
-    # what folders were taken for, in words: "2 splits (train, val), 1,000 classes"
-    layout: str = ""
     # IMAGES as the user named it, for the command that resumes a pack; none of a dataset
     images: tuple[str, ...] = ()
     # object storage only, instead of root: the URL, and of each input as listed its size, its version and 0

@@ -143,8 +143,9 @@ def pack_sources(
     to.check_splits(parts)
     if check is not None:
         check(parts)
-    count, layout = sum(map(len, parts.values())), next(iter(parts.values())).layout
-    found = [counted(count, "image", "images"), *([layout] if layout else [])]
+    count, classes = sum(map(len, parts.values())), len(next(iter(parts.values())).classes)
+    splits = [] if "" in parts else [f"{counted(len(parts), 'split', 'splits')} ({', '.join(parts)})"]
+    found = [counted(count, "image", "images"), *splits, counted(classes, "class", "classes")]
     notify(Progress("list", count, count, found=", ".join(found)))
     is_finished = to.finished and not options.overwrite
     if options.engine == "ray" and not is_finished:

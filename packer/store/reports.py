@@ -41,7 +41,6 @@ def store_report(manifest: Manifest, inputs: Inputs, out: Path, seconds: float, 
         has_own_sizes=manifest.has_own_sizes,
         has_masks=manifest.has_masks,
         notes=inputs.notes,
-        layout=inputs.layout,
     )
 
 
@@ -68,7 +67,6 @@ def empty_report(inputs: Inputs, out: Path, reasons: dict[str, int]) -> PackRepo
         reasons=reasons,
         target_kind=inputs.target_kind,
         notes=inputs.notes,
-        layout=inputs.layout,
     )
 
 

@@ -5,7 +5,7 @@ A transcript is a file of tests/golden/transcripts. Its lines are
     # words for the reader
     % a line of shell that prepares something, and must succeed
     $ pack images/ out/ --size 16          a command; what follows is written by running it:
-    found 3 classes                        its standard output,
+    out: 9 rows of 16 x 16 x 3, ...        its standard output,
     2> pack: note: ...                     its standard error,
     exit 0                                 its exit code
 

@@ -84,7 +84,7 @@ def test_splits_are_found_beside_other_folders_and_the_first_line_says_so(
 ) -> None:
     assert run([str(mixed), str(tmp_path / "out"), "--size", "16"]) == 0
     captured = capsys.readouterr()
-    assert captured.out.splitlines()[0] == "found 2 splits (train, Validation), 2 classes"
+    assert f"{tmp_path}/out/Validation: 4 rows of 16 x 16 x 3, 2 classes" in captured.out
     assert "left out beside the splits: annotations, logo.png" in captured.err
     assert ".ipynb_checkpoints" in captured.err
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["Validation", "train"]
@@ -97,8 +97,7 @@ def test_an_archive_of_splits_gives_what_the_unpacked_folder_gives(
     archive: Any, above: str, mixed: Path, tmp_path: Path
 ) -> None:
     pack(mixed, tmp_path / "out", size=16)
-    report = pack(archive(mixed, tmp_path / "packed", above), tmp_path / "again", size=16)
-    assert report.layout == "2 splits (train, Validation), 2 classes"
+    pack(archive(mixed, tmp_path / "packed", above), tmp_path / "again", size=16)
     for split in ("train", "Validation"):
         one, other = (MemmapDataset(tmp_path / name / split) for name in ("out", "again"))
         assert one.numpy().tobytes() == other.numpy().tobytes()

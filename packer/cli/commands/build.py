@@ -30,7 +30,7 @@ def build(images: tuple[str, ...], out: str, output: Output, **options: Any) -> 
 
     with output.progress() as bar:
         report = pack(images, out, **options, progress=bar.update)
-    text = messages.summary(report, has_said_found=bar.has_said_found)
+    text = messages.summary(report)
     # of a pack that finds its store finished, the seconds are none
     if report.seconds and not report.too_many_rejects and not report.part:
         text = f"{text}\n{messages.next_step(report)}"

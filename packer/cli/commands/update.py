@@ -33,4 +33,4 @@ def update(images: tuple[str, ...], out: str, output: Output, **options: Any) ->
 
     with output.progress() as bar:
         report = run(images, out, **options, progress=bar.update)
-    return output.packed(report, messages.summary(report, has_said_found=bar.has_said_found), options["max_rejects"])
+    return output.packed(report, messages.summary(report), options["max_rejects"])
