@@ -6,13 +6,10 @@ while those of the chunk before are handed out. Knows files and spans; who asks 
 
 from __future__ import annotations
 
-import itertools
-import operator
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple
 
 import torch
 
@@ -24,8 +21,6 @@ from reader.rows import Rows, Steps
 
 # The share of free memory of one chunk that is read ahead from a disk; two of them are in memory.
 AHEAD_SHARE = 1 / 16
-
-_Part = TypeVar("_Part")
 
 
 class ReadAhead(Place):
@@ -67,8 +62,7 @@ class ReadAhead(Place):
 
     def ahead(self, steps: Iterator[Steps]) -> Iterator[Steps]:
         """Yield the steps, each of which is taken before the next."""
-        sizes, first = operator.attrgetter("size_bytes"), lambda: self._first_bytes
-        self._cut = cut_in_chunks(self._parts(steps), sizes, operator.attrgetter("end"), self._chunk_bytes, first)
+        self._cut = self._chunks_of(self._parts(steps))
         while True:
             self._start()
             if not self._waiting:
@@ -97,7 +91,7 @@ class ReadAhead(Place):
         while left:
             reads, parts = self._chunks[0]
             reads.wait()
-            left -= parts.popleft().count
+            left -= len(parts.popleft().spans.begins)
             if not parts:
                 self._chunks.popleft()
                 self._start()
@@ -109,6 +103,23 @@ class ReadAhead(Place):
             reads = begin_reads(self._file, joined([part.spans for part in parts]), [part.memory for part in parts])
             self._chunks.append((reads, deque(parts)))
 
+    def _chunks_of(self, parts: Iterator[_StepSpans]) -> Iterator[list[_StepSpans]]:
+        """Cut what is read in order into chunks, each within one window: small ones first, so that the first batches do not wait.
+
+        The first one has the steps that are taken together; the next have twice as much each, up to the most.
+        """
+        chunk: list[_StepSpans] = []
+        limit = total = 0
+        for part in parts:
+            limit = limit or max(len(part.memory), self._first_bytes)
+            if chunk and (part.end != chunk[-1].end or total + len(part.memory) > limit):
+                yield chunk
+                limit, chunk, total = min(2 * limit, self._chunk_bytes), [], 0
+            chunk.append(part)
+            total += len(part.memory)
+        if chunk:
+            yield chunk
+
     def _parts(self, groups: Iterator[Steps]) -> Iterator[_StepSpans]:
         """Cut the spans of the steps where a window ends."""
         for steps in groups:
@@ -118,63 +129,20 @@ class ReadAhead(Place):
             self._waiting.append(steps)
             self._leased.append(self._lease(size_bytes))
             memory, done = self._leased[-1].numpy(), 0
-            cut = list[tuple[int, Spans]]()
             for spans, start in zip(each, steps.starts, strict=True):
                 first, count = 0, len(spans.begins)
                 while first < count:
                     end = self._window_end(start + first)
                     stop = min(count, end - start)
-                    cut.append((end, Spans(spans.begins[first:stop], spans.sizes[first:stop])))
-                    first = stop
-            for end, parts in itertools.groupby(cut, operator.itemgetter(0)):
-                spans = joined([part for _, part in parts])
-                size_bytes = int(spans.sizes.sum())
-                yield _StepSpans(spans, end, memory[done : done + size_bytes])
-                done += size_bytes
+                    part = Spans(spans.begins[first:stop], spans.sizes[first:stop])
+                    first, size_bytes = stop, int(part.sizes.sum())
+                    yield _StepSpans(part, end, memory[done : done + size_bytes])
+                    done += size_bytes
 
 
-@dataclass
-class _StepSpans:
-    """Spans of one step within one window, which ends at a position, and the memory that they are read to."""
+class _StepSpans(NamedTuple):
+    """Spans of one batch within one window, which ends at a position, and the memory that they are read to."""
 
     spans: Spans
     end: int
     memory: Bytes
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return len(self.spans.begins)
-
-    @property
-    def size_bytes(self) -> int:
-        """Their bytes."""
-        return len(self.memory)
-
-
-def cut_in_chunks(
-    parts: Iterator[_Part],
-    size: Callable[[_Part], int],
-    window: Callable[[_Part], int],
-    most: int,
-    first: Callable[[], int] = int,
-) -> Iterator[list[_Part]]:
-    """Cut what is read in order into chunks, each within one window: small ones first, so that the first batches do not wait.
-
-    Args:
-        size: of a part, in whatever unit.
-        window: where the window of a part ends.
-        most: the size of a chunk of several parts, which doubles up to that.
-        first: the size of the first chunk, asked for once there is a part; no less than that part's.
-    """
-    chunk: list[_Part] = []
-    limit = total = 0
-    for part in parts:
-        limit = limit or max(size(part), first())
-        if chunk and (window(part) != window(chunk[-1]) or total + size(part) > limit):
-            yield chunk
-            limit, chunk, total = min(2 * limit, most), [], 0
-        chunk.append(part)
-        total += size(part)
-    if chunk:
-        yield chunk
