@@ -29,7 +29,9 @@ def rows_in_files(path: Path) -> list[Row]:
         pixels = np.frombuffer(store.pixels(number), np.uint8).reshape(height, width, store.channels)
         row: Row = {"image": pixels.transpose(2, 0, 1)}
         if store.masks:
-            row["mask"] = np.frombuffer(store.row(number)[pixels.size :], np.uint8).reshape(height, width)
+            (begin,) = store.values("mask_offsets", number)
+            content = (path / second_reader.PIXELS).read_bytes()[begin : begin + height * width]
+            row["mask"] = np.frombuffer(content, np.uint8).reshape(height, width)
         columns = {"targets", "content"} | {name for name in store.tensors if name.startswith("extras/")}
         for name in columns & store.tensors.keys():
             dtype, shape = store.tensors[name]

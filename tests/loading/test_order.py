@@ -98,22 +98,6 @@ def test_ranks_share_every_epoch_alike(count: int, batch: int, world: int, drop_
         assert len(seen) - count < world
 
 
-@given(st.integers(2, 400), st.integers(1, 20), st.data())
-def test_the_rest_of_an_epoch_is_the_same_on_another_world_size(count: int, batch: int, data: st.DataObject) -> None:
-    before = Cut(count, batch, False, 0, 2)
-    steps = data.draw(st.integers(0, before.steps()))
-    position = 0
-    for _ in range(steps):
-        position = before.step(position).after
-    for world in (1, 2, 3):
-        cuts = [Cut(count, batch, False, rank, world) for rank in range(world)]
-        rest: set[int] = set()
-        at = position
-        for _ in range(cuts[0].steps(position)):
-            for cut in cuts:
-                rest |= set(wrapped(np.arange, count, *cut.step(at)[3:]).tolist())
-            at = cuts[0].step(at).after
-        assert rest >= set(range(position, count))
 
 
 def test_draws_follow_the_weights() -> None:
@@ -132,13 +116,3 @@ def test_a_draw_at_the_end_of_a_share_gives_no_row_of_weight_0(monkeypatch: pyte
     assert drawn(np.cumsum([1e-320, 0.0]), 0, 3, seed=0).tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ((10, 4, False, 2, 2), "rank is 2, expected 0 <= rank < world_size = 2"),
-        ((10, 11, True), "drop_last leaves nothing: 10 rows are fewer than batch_size 11"),
-    ],
-)
-def test_wrong_cuts_are_refused(arguments: tuple[int, ...], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        Cut(*arguments)

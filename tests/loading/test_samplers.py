@@ -83,48 +83,10 @@ def timm_sampler(train: MemmapDataset) -> Any:
     return samplers.RepeatAugSampler(train, num_replicas=1, rank=0)
 
 
-class OwnNumbers(Sampler[int]):
-    """Shuffles by random numbers of its own, which each pass draws on from."""
-
-    def __init__(self) -> None:
-        self.numbers = np.random.default_rng(4)
-
-    def __len__(self) -> int:
-        return 40
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.numbers.permutation(40).tolist())
 
 
-class Once(Sampler[int]):
-    """Is its own iterator."""
-
-    def __init__(self) -> None:
-        self.left = iter(range(40))
-
-    def __len__(self) -> int:
-        return 40
-
-    def __iter__(self) -> Iterator[int]:
-        return self
-
-    def __next__(self) -> int:
-        return next(self.left)
 
 
-@pytest.mark.parametrize("make", [OwnNumbers, lambda: PerClass(40, 8), lambda: Batches(4), Once])
-def test_to_ask_for_the_length_changes_nothing_of_what_a_sampler_gives(
-    train: MemmapDataset, make: Callable[[], Any]
-) -> None:
-    passes = []
-    for asks in (True, False):
-        random.seed(5), np.random.seed(5)
-        loader = MemmapLoader(train, 8, sampler=make(), as_tuple=False)
-        first = (len(loader) if asks else None, rows(loader))[1]
-        second = [] if make is Once else (len(loader) if asks else None, rows(loader))[1]
-        passes.append([first, second])
-    assert passes[0] == passes[1]
-    assert passes[0][0] != passes[0][1]
 
 
 # name -> makes a sampler of 90 rows, and says whether a DataLoader takes it for batches
