@@ -67,7 +67,9 @@ def _row_in_files(store: second_reader.Store, number: int) -> Row:
     height, width = store.values("shapes", number)[:2] if store.own else store.sides
     row: Row = {"pixels": ("uint8", (height, width, store.channels), store.pixels(number))}
     if store.masks:
-        row["masks"] = ("uint8", (height, width), store.row(number)[height * width * store.channels :])
+        (begin,) = store.values("mask_offsets", number)
+        pixels = (store.root / second_reader.PIXELS).read_bytes()
+        row["masks"] = ("uint8", (height, width), pixels[begin : begin + height * width])
     for path, (dtype, shape) in store.tensors.items():
         name = path.removeprefix("extras/")
         if name not in ("pixels", "offsets", "shapes", "mask_offsets", "frames"):
