@@ -66,9 +66,9 @@ def network(manifest: Manifest, name: str = "small") -> nn.Module:
         except (ImportError, RuntimeError) as e:  # RuntimeError: it was built for another torch
             raise ImportError(f"{name} is a model of torchvision: pip install --no-deps torchvision ({e})") from e
         body = get_model(name, weights=None, num_classes=len(manifest.classes))
-        return nn.Sequential(Normalize.of(manifest), body).to(memory_format=torch.channels_last)
+        return nn.Sequential(Normalize.from_manifest(manifest), body).to(memory_format=torch.channels_last)
     widths = [manifest.channels, 32, 64, 128, 256]
-    layers: list[nn.Module] = [Normalize.of(manifest)]
+    layers: list[nn.Module] = [Normalize.from_manifest(manifest)]
     for before, after in itertools.pairwise(widths):
         layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], len(manifest.classes)))
@@ -98,7 +98,7 @@ def warmup_and_cosine(optimizer: torch.optim.Optimizer, steps: int) -> LambdaLR:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, batches: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> float:
-    """Return the share of images of which the class has the highest score; 0 where there are none."""
+    """Return the share of images of which the class has the highest score; 0 without images."""
     model.eval()
     right, count = torch.zeros(()), 0
     for images, targets in batches:

@@ -16,7 +16,7 @@ class Progress:
         total: of how many; 0 where that is not known, as while inputs are listed.
         rejected: inputs that were rejected so far.
         source_bytes: bytes of the sources that were read.
-        split: name of the split; "" where there are none.
+        split: name of the split, or "".
         waits_for: in "wait", who packs; else "".
         found: once all inputs are listed, what they are: "1,000 images, 10 classes".
     """
@@ -61,7 +61,7 @@ class PackReport:
         gone: rows of that store whose input is no more.
         has_own_sizes: rows have sizes of their own.
         has_masks: rows have masks.
-        splits: name of a split -> its report; empty where there are none.
+        splits: name of a split -> its report; empty without splits.
         part: "2/4" where only that part was packed: all counts are the part's, and there is no store yet; else "".
         is_in_place: OUT holds this store; False where more was rejected than allowed, so that the store before stays.
     """

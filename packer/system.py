@@ -15,7 +15,7 @@ NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 
 def installed_version(distribution: str) -> str | None:
-    """Return the version of an installed distribution, None where there is none.
+    """Return the version of an installed distribution, or None.
 
     The folder of its metadata states it (packaging.python.org, "Recording installed projects"). importlib.metadata, which
     takes 40 ms to import (2026-11-23), is asked where no folder does.

@@ -28,7 +28,7 @@ _WARM = 0.5
 
 @dataclass(frozen=True)
 class Way:
-    """One way to read: its images/s, the median of the rounds, and its share of the limit, None where there is none."""
+    """One way to read: its images/s, the median of the rounds, and its share of the limit, or None."""
 
     name: str
     images_per_second: float

@@ -95,12 +95,12 @@ def augment_into(
 
 
 def take_steps(pixels: torch.Tensor) -> bool:
-    """Say whether `augmented` takes uint8[B, H, W, C]: as `are_served`, 1 or 3 channels."""
+    """Return whether `augmented` takes uint8[B, H, W, C]: as `are_served`, 1 or 3 channels."""
     return pixels.ndim == 4 and take_channels(pixels, pixels.shape[-1])
 
 
 def take_channels(pixels: torch.Tensor, channels: int) -> bool:
-    """Say whether `augment_into` and `floats_into` take images of so many channels in these pixels, as `take_steps`."""
+    """Return whether `augment_into` and `floats_into` take images of so many channels in these pixels, as `take_steps`."""
     return channels in _COLOR_CHANNELS and are_served(pixels, channels) and hasattr(_functions(), "augment")
 
 
@@ -152,7 +152,7 @@ def for_each(call: Callable[[int], None], count: int, size_bytes: int) -> None:
 
 
 def are_served(pixels: torch.Tensor, channels: int) -> bool:
-    """Say whether `crop` takes images in these pixels: uint8 on the CPU, contiguous, 1, 3 or 4 channels."""
+    """Return whether `crop` takes images in these pixels: uint8 on the CPU, contiguous, 1, 3 or 4 channels."""
     return (
         pixels.dtype == torch.uint8
         and pixels.device.type == "cpu"
@@ -208,7 +208,7 @@ def load() -> None:
 
 
 def is_built() -> bool:
-    """Say whether the compiled part is there."""
+    """Return whether the compiled part is there."""
     return hasattr(_functions(), "crops")
 
 

@@ -57,7 +57,7 @@ def decode(frame: memoryview, height: int, width: int, channels: int, row: Pixel
 
 
 def _wrong_header(data: memoryview, height: int, width: int, channels: int) -> str:
-    """Say why the bytes before the scan are not those of our JPEGs of this size; "" where they are."""
+    """Return why the bytes before the scan are not those of our JPEGs of this size; "" if they are."""
     if data[:2] != _START or data[-2:] != _END:
         return "its frame is no complete JPEG"
     at, is_sized = 2, False

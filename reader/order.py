@@ -101,7 +101,7 @@ class Order:
         return self.rows(start, stop) if stop <= self.count else wrapped(self.rows, self.count, start, stop)
 
     def window_end(self, position: int) -> int:
-        """Return where the window of a position ends, behind which rows are elsewhere; far away where there is none."""
+        """Return where the window of a position ends, behind which rows are elsewhere; far away without windows."""
         lap = position // self.count * self.count
         return lap + self._window_end(position - lap)
 

@@ -46,5 +46,5 @@ def rows_named(store: Path, rows: int | _Listed | None) -> Iterator[None]:
 
 
 def is_run(rows: Rows) -> bool:
-    """Say whether rows are consecutive and rising: [4, 5, 6]."""
+    """Return whether rows are consecutive and rising: [4, 5, 6]."""
     return len(rows) == 0 or (int(rows[-1]) - int(rows[0]) == len(rows) - 1 and bool((np.diff(rows) == 1).all()))

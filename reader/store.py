@@ -186,7 +186,7 @@ def replaced(
 
 
 def names_targets(manifest: Manifest) -> bool:
-    """Say whether a store's rows have more than one target each: boxes or masks."""
+    """Return whether a store's rows have more than one target each: boxes or masks."""
     return manifest.has_masks or "boxes" in manifest.extras
 
 

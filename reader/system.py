@@ -27,7 +27,7 @@ def available_cpus() -> int:
 
 
 def is_network(kind: str) -> bool:
-    """Say whether a type of file system is behind a network; FUSE usually does, but for disks ("fuseblk")."""
+    """Return whether a type of file system is behind a network; FUSE usually does, but for disks ("fuseblk")."""
     return _NETWORK_FILE_SYSTEMS.fullmatch(kind) is not None
 
 

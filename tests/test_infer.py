@@ -86,7 +86,7 @@ def test_a_wrong_store_is_one_sentence(tmp_path: Path) -> None:
 
 
 def brought(infer: ModuleType, world: World, patch: pytest.MonkeyPatch, count: int = 20) -> bool:
-    """Say whether each result of kernels on simulated streams comes to the host as it was made, and in its turn."""
+    """Return whether each result of kernels on simulated streams comes to the host as it was made, and in its turn."""
 
     def copy(slot: torch.Tensor, result: torch.Tensor, *, non_blocking: bool) -> None:
         assert non_blocking

@@ -151,7 +151,7 @@ def next_step(report: PackReport) -> str:
             f"to {what} it:",
             "  from pixpack import MemmapDataset, MemmapLoader, transforms",
             f"  {name} = MemmapDataset({json.dumps(store.out, ensure_ascii=False)})",
-            f"  normalize = transforms.Normalize.of({name}.manifest)",
+            f"  normalize = transforms.Normalize.from_manifest({name}.manifest)",
             f"  loader = MemmapLoader({name}, batch_size=256{shuffle}{transform})",
             "  for images, targets in loader:",
             f"      {use}",

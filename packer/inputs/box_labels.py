@@ -165,7 +165,7 @@ def _load(path: Path) -> dict[str, list[Any]]:
 
 
 def _key(record: object, name: str) -> int | str | None:
-    """Return an id, None where there is none."""
+    """Return an id, or None."""
     value = record.get(name) if isinstance(record, dict) else None
     return value if isinstance(value, int | str) else None
 

@@ -126,7 +126,7 @@ def _labelled(
         labels = ({index[text] for text in row} for row in rows)
         inputs.targets, inputs.target_kind = Column.multi_hot(labels, len(found)), "multi-hot"
     else:
-        inputs.targets = Column.of("int64", (index[row[0]] if row else -1 for row in rows))
+        inputs.targets = Column.from_rows("int64", (index[row[0]] if row else -1 for row in rows))
     inputs.classes = found
     if missing := [number for number, row in enumerate(rows) if not row]:
         inputs.notes.append(
@@ -176,7 +176,7 @@ def _regression(inputs: Inputs, name: str, rows: list[list[str]], where: Where) 
                 )
         if len(row) != len(rows[0]):
             raise ScanError(f"{where(number)} has {len(row)} numbers as {name}, {where(0)} has {len(rows[0])}.")
-    inputs.targets = Column.of("float32", ([float(text) for text in row] for row in rows), len(rows[0]))
+    inputs.targets = Column.from_rows("float32", ([float(text) for text in row] for row in rows), len(rows[0]))
     inputs.target_kind = "regression"
 
 

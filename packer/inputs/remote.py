@@ -29,7 +29,7 @@ def list_url(url: str) -> dict[str, Inputs]:
         if sieve.takes(name):
             inputs.add(name, -1, _refusal(size_bytes))
             states.append((size_bytes, version, 0))
-    inputs.states = Column.of("int64", states, 3)
+    inputs.states = Column.from_rows("int64", states, 3)
     sieve.report(inputs, redacted(url))
     found, _ = divided(inputs, is_wrapped=False, is_sorted=True)
     for split, one in found.items():

@@ -33,7 +33,7 @@ class Column:
     values: array[Any] = field(default_factory=lambda: array("q"))
 
     @classmethod
-    def of(cls, dtype: str, rows: Iterable[Any], count: int | None = None, *, code: str = "") -> Column:
+    def from_rows(cls, dtype: str, rows: Iterable[Any], count: int | None = None, *, code: str = "") -> Column:
         """Collect one number an input, or a sequence of count numbers; code: of the array in memory, if not that of dtype."""
         flat = rows if count is None else (number for row in rows for number in row)
         return cls(dtype, count, array(code or _CODES[dtype], flat))
@@ -41,7 +41,7 @@ class Column:
     @classmethod
     def multi_hot(cls, labels: Iterable[Collection[int]], count: int) -> Column:
         """Collect the classes of each input as count numbers 0 or 1: a byte each here, float32 in the store."""
-        return cls.of("float32", ([int(k in row) for k in range(count)] for row in labels), count, code="B")
+        return cls.from_rows("float32", ([int(k in row) for k in range(count)] for row in labels), count, code="B")
 
     @property
     def row_shape(self) -> tuple[int, ...]:

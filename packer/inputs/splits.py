@@ -21,7 +21,7 @@ SPLITS = tuple(ROLES)
 
 
 def is_split(name: str) -> bool:
-    """Say whether a folder of this name is a split: train, val, valid, validation, dev, eval, test and the like, in any case."""
+    """Return whether a folder of this name is a split: train, val, valid, validation, dev, eval or test, in any case."""
     return name.lower() in ROLES
 
 

@@ -24,7 +24,7 @@ _EXAMPLES = 5
 
 @dataclass(frozen=True)
 class SourceStatistics:
-    """What the rows of a store were made of. class_counts is in the order of classes, and empty where there are none.
+    """What the rows of a store were made of. class_counts is in the order of classes; empty without classes.
 
     sizes counts upright (width, height), most frequent first; short_sides has [start, stop, rows] in pixels, in powers of two.
     """

@@ -178,7 +178,7 @@ def _target_kind(kind: str, classes: tuple[str, ...], count: int | None) -> str:
 
 
 def _differences(one: Mapping[str, object], other: Mapping[str, object]) -> str:
-    """Say in what two dicts differ, the first one's values first; "" where they do not.
+    """Describe the difference of two dicts, the first one's values first; "" if they are equal.
 
     Examples:
         >>> _differences({"size": 32, "fit": "crop"}, {"size": 40, "fit": "crop", "masks": True})

@@ -104,7 +104,7 @@ def _asked_for(options: PackOptions) -> dict[str, Geometry]:
         return {}
     if options.least_sides is None:
         raise OptionsError(f"{Option('fit', options.fit)} needs {Option('size')}: the side of a row in pixels.")
-    return {" ".join(options.words()): Geometry.of(options.least_sides, options)}
+    return {" ".join(options.words()): Geometry.from_size(options.least_sides, options)}
 
 
 def summary(found: SizePlan) -> str:

@@ -63,7 +63,7 @@ class VerifyReport:
         rows: of the store; of splits, together, as is all that follows.
         checked_bytes: that were read and compared.
         problems: what is wrong: each has a file, rows as [start, stop) or None, and what; its str is a sentence.
-        splits: name of a split -> its report; empty where there are none.
+        splits: name of a split -> its report; empty without splits.
     """
 
     out: str

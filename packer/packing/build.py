@@ -56,7 +56,7 @@ class Build:
     Args:
         making: where it is made, in a destination that is locked when `run` is called.
         shape: (height, width) of the rows.
-        split: its name, "" where there are none.
+        split: its name, or "".
         make_job: takes the fields of a PackJob.
     """
 
@@ -72,7 +72,7 @@ class Build:
     ) -> None:
         self._making, self._to, self._out = making, making.to, making.folder
         self._inputs, self._options, self._split = inputs, options, split
-        self._job = _pack_job(inputs, self._out.absolute(), Geometry.of(shape, options), options, make_job)
+        self._job = _pack_job(inputs, self._out.absolute(), Geometry.from_size(shape, options), options, make_job)
         self._sizes = expected_sizes(self._job.layout, inputs)
         # of the inputs, before this run; and in a block: `run` finds it out
         self._resumed_from = self._block_inputs = 0
@@ -345,5 +345,5 @@ def _block_tasks(inputs: Inputs, first: int, step: int, reused: ReusedLines | No
             {i: inputs.refused[i] for i in range(start, stop) if i in inputs.refused} if inputs.refused else {},
             masks=inputs.masks[start:stop] if inputs.masks is not None else [],
             cells=inputs.cells[start:stop],
-            reused={} if reused is None else reused.of(paths, start),
+            reused={} if reused is None else reused.find(paths, start),
         )

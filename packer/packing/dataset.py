@@ -93,7 +93,7 @@ def pack_dataset(dataset: MapDataset, out: str | os.PathLike[str], options: Data
         )
     first, first_target = _first(dataset)
     pack_options = PackOptions.among(vars(options) | {"size": options.size or first.size[::-1], "classes": None})
-    kind = _Kind.of(first_target)
+    kind = _Kind.from_target(first_target)
     classes = [*(options.classes if options.classes is not None else _class_names(dataset))]
     names = checked_names(classes, "the list of classes") if classes else ()
     if kind.name == "multi-hot" and names and len(names) != kind.count:
@@ -101,7 +101,7 @@ def pack_dataset(dataset: MapDataset, out: str | os.PathLike[str], options: Data
     inputs = Inputs(Path("."), classes=names if kind.name != "regression" else (), target_kind=kind.name)
     inputs.paths = Paths(map(str, range(len(dataset))))
     blank: object = -1 if kind.count is None else [0] * kind.count
-    inputs.targets = Column.of(kind.dtype, [blank] * len(dataset), kind.count)
+    inputs.targets = Column.from_rows(kind.dtype, [blank] * len(dataset), kind.count)
     inputs.roots = _roots(dataset)
     inputs.identity = hashlib.sha256(first.tobytes() + repr(first_target).encode()).hexdigest()
     if options.shuffle is not None:
@@ -124,7 +124,7 @@ class _Kind:
     count: int | None = None
 
     @classmethod
-    def of(cls, target: object) -> _Kind:
+    def from_target(cls, target: object) -> _Kind:
         """Determine by a plain target, as `_plain` gives it."""
         if not isinstance(target, list):
             return cls("regression", 1) if isinstance(target, float) else cls("class")

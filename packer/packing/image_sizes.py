@@ -109,7 +109,7 @@ def common_size(parts: dict[str, Inputs], options: PackOptions, out: Path) -> tu
 
 
 def _megabytes(sizes: SizeCounts, options: PackOptions, geometry: Geometry) -> str:
-    """Say how much disk the rows take."""
+    """Write the disk that the rows take."""
     return f"{pixel_bytes(sizes, RowLayout(geometry, options.channels)) / 1e6:,.1f} MB"
 
 

@@ -252,7 +252,7 @@ class _Packed:
     sources: int
 
     @classmethod
-    def of(cls, store: Path, part: Part, header: journals.Header) -> _Packed:
+    def from_store(cls, store: Path, part: Part, header: journals.Header) -> _Packed:
         """Read what is known of a part that is packed."""
         folder = part.folder(store)
         if not journals.header_of(beside(folder)):
@@ -295,7 +295,7 @@ def _packed_parts(store: Path) -> list[_Packed]:
             raise PackError(
                 f"part {some[0]} of {out}{more} {what}. Give the command of each again, then: {seal_command(store)}"
             )
-    found = [_Packed.of(store, part, recorded[part]) for part in parts]
+    found = [_Packed.from_store(store, part, recorded[part]) for part in parts]
     first = found[0]
     for one in found:
         if what := header_difference(first.header, one.header):
@@ -377,7 +377,7 @@ class _Joined:
             notify(Progress("seal", done, self._rows, split=split))
 
     def _cut_short(self, path: Path, found: int, expected: int) -> JournalError:
-        """Say that rows are lost once parts were joined: no part can be packed again beside those."""
+        """Explain that rows are lost once parts were joined: no part can be packed again beside those."""
         return JournalError(
             f"{path} has {found} bytes, expected {expected}. Remove {self._making.to.stage}, and pack the parts again."
         )

@@ -38,7 +38,7 @@ def recorded_labels(inputs: Inputs) -> dict[str, object]:
 
 
 def difference(recorded: Mapping[str, object], asked: Mapping[str, object]) -> str:
-    """Say in what a request, options and labels together, differs from a recorded one; "" where it is the same.
+    """Describe how a request, options and labels together, differs from a recorded one; "" if it does not.
 
     Example:
         >>> difference({"size": [16, 16], "inputs": "a"}, {"size": [32, 32], "inputs": "b"})

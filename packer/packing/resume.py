@@ -72,7 +72,7 @@ def journal_header(
 
 
 def header_difference(found: journals.Header, asked: journals.Header) -> str:
-    """Say in what the pack that wrote a journal's header differs from the one that is asked for; "" where they agree."""
+    """Describe how the pack that wrote a journal's header differs from the one that is asked for; "" if it does not."""
     requests = [{**header.options, **header.labels} for header in (found, asked)]
     if what := difference(*requests):
         return what

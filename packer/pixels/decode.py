@@ -88,5 +88,5 @@ class Decoder:
 
 
 def serves(paths: Sequence[str]) -> bool:
-    """Say by their names whether the compiled part may serve all these images."""
+    """Return by their names whether the compiled part may serve all these images."""
     return native().row is not None and all(path.lower().endswith(_SUFFIXES) for path in paths[:_LOOKED_AT])

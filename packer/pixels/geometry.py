@@ -39,7 +39,7 @@ class Geometry:
     limits_short: bool = False
 
     @classmethod
-    def of(cls, size: tuple[int, int], options: RowOptions) -> Geometry:
+    def from_size(cls, size: tuple[int, int], options: RowOptions) -> Geometry:
         """Take size = (height, width) and the rest from the options."""
         side, is_short = side_limit(options.max_size)
         sides = (side, side) if options.has_own_sizes else size
@@ -151,7 +151,7 @@ class Geometry:
         return top, left, top + height, left + width
 
     def is_strip(self, resized: tuple[int, int]) -> bool:
-        """Say whether a picture is so long and narrow that resizing all of it, to throw most away, would cost gigabytes."""
+        """Return whether a picture is so long and narrow that resizing all of it, to throw most away, would cost gigabytes."""
         width, height = resized
         return self.row_size((width, height)) != (width, height) and width * height > self._most_resized
 

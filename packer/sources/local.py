@@ -62,7 +62,7 @@ class LocalSource:
     roots: tuple[str, ...] = ()
 
     def state(self) -> State:
-        """Return size, mtime and ctime of the file; -1 each where there is none.
+        """Return size, mtime and ctime of the file; -1 each without a file.
 
         Raises:
             SourceError: what it is on cannot be read now.

@@ -38,7 +38,7 @@ def open_url(url: str) -> tuple[Any, str]:
 
 
 def reason(error: BaseException) -> str:
-    """Say why a request failed: what the library says, in one line without credentials and without a full stop."""
+    """Return why a request failed: the library's message, in one line without credentials and without a full stop."""
     text = " ".join(redacted(str(error)).split()).rstrip(".: ") or type(error).__name__
     if "Credentials" in type(error).__name__:
         return (

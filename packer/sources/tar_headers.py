@@ -59,7 +59,7 @@ def is_header(head: bytes) -> bool:
 
 
 def _check_end(file: IO[bytes], offset: int) -> None:
-    """Raise ReadError where a tar goes on behind its end: tarfile takes a damaged header for it, and `cat` joins tars."""
+    """Raise ReadError if a tar continues behind its end: tarfile takes a damaged header for it, and `cat` joins tars."""
     file.seek(offset)
     while data := file.read(_READ_BYTES):
         if any(data):

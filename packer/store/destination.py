@@ -81,7 +81,7 @@ class Making:
 
     @property
     def old(self) -> Path | None:
-        """The store that it replaces; None where there is none."""
+        """The store that it replaces, or None."""
         return self.name if self.to.replaces and is_store(self.name) else None
 
     def log(self, layout: RowLayout | None = None) -> journals.CommitLog:

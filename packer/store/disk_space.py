@@ -75,7 +75,7 @@ def free_bytes(path: Path) -> int:
 
 
 def disk_full(path: Path | str, need: int, free: int, again: str = "") -> DiskFullError:
-    """Say how many bytes are missing, and how to resume."""
+    """Write how many bytes are missing, and how to resume."""
     again = again or "give the same command again"
     return DiskFullError(
         f"{path} needs {need} more bytes, its disk has {free} free: {max(0, need - free)} are missing."
@@ -141,5 +141,5 @@ def as_pack_error(error: OSError, out: Path, sizes: dict[str, int], again: str =
 
 
 def open_files_limit() -> str:
-    """Say how many files this process may have open."""
+    """Write how many files this process may have open."""
     return f"of which this process may have {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} (ulimit -n)"

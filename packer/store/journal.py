@@ -264,6 +264,6 @@ def _named(out: Path) -> Iterator[None]:
 
 
 def _start_over(out: Path) -> str:
-    """Say what to do where no journal can be continued: whatever made it has no other way to be rid of it."""
+    """Write what to do if no journal can be continued: whatever made it has no other way to be rid of it."""
     given = out.parent if out.name == FOLDER else out
     return f"Choose another folder, or remove {given} and start over."

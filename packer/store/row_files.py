@@ -91,12 +91,12 @@ class RowFiles:
             for name, data in self._all.boxes.in_rows(rows, result.samples, self._layout.geometry).items():
                 files[f"{EXTRAS}/{name}.memmap"].write(data)
         if CONTENT in files:
-            files[CONTENT].write(Column.of("int32", result.content, 4).encoded())
+            files[CONTENT].write(Column.from_rows("int32", result.content, 4).encoded())
         if SHAPES in files:
             self._add_shapes(result)
         if FRAMES in files:
             ends = list(itertools.accumulate(result.frames, initial=self.pixel_bytes))
-            files[FRAMES].write(Column.of("int64", itertools.pairwise(ends), 2).encoded())
+            files[FRAMES].write(Column.from_rows("int64", itertools.pairwise(ends), 2).encoded())
         self.rows += result.rows
         self.pixel_bytes += size_bytes
         self.unpacked_bytes += unpacked_bytes
@@ -112,11 +112,11 @@ class RowFiles:
         areas = [h * w for h, w in result.shapes]
         sizes = (area * self._layout.pixel_bytes for area in areas)
         begins = list(itertools.accumulate(sizes, initial=self.unpacked_bytes))[:-1]
-        self._files[OFFSETS].write(Column.of("int64", begins).encoded())
+        self._files[OFFSETS].write(Column.from_rows("int64", begins).encoded())
         if MASK_OFFSETS in self._files:
             behind = (begin + area * channels for begin, area in zip(begins, areas, strict=True))
-            self._files[MASK_OFFSETS].write(Column.of("int64", behind).encoded())
-        self._files[SHAPES].write(Column.of("int32", ((h, w, channels) for h, w in result.shapes), 3).encoded())
+            self._files[MASK_OFFSETS].write(Column.from_rows("int64", behind).encoded())
+        self._files[SHAPES].write(Column.from_rows("int32", ((h, w, channels) for h, w in result.shapes), 3).encoded())
         self.height = max([self.height, *(height for height, _ in result.shapes)])
         self.width = max([self.width, *(width for _, width in result.shapes)])
 
@@ -138,7 +138,7 @@ class RowFiles:
             self.class_count = max([self.class_count - 1, *targets]) + 1
         else:
             self.class_count = column.count
-        return Column.of(column.dtype, targets, column.count)
+        return Column.from_rows(column.dtype, targets, column.count)
 
     def numbered_classes(self) -> tuple[str, ...]:
         """Name the classes of a dataset that does not."""

@@ -101,7 +101,7 @@ def check_finished(out: str | os.PathLike[str]) -> Manifest:
 
 
 def unfinished_message(out: Path) -> str:
-    """Say what is in progress in a folder without a manifest, or where it is made, and how to resume it; "" where nothing is."""
+    """Describe what is in progress in a folder without a manifest, or beside it, and how to resume it; "" if nothing is."""
     stores = [store for stage in stages(out) for store in in_progress(stage)]
     found = next(iter(stores), None)
     if found is None:
@@ -125,7 +125,7 @@ def _unpacked_parts(store: Path) -> list[Part]:
 
 
 def _progress_of_parts(store: Path) -> str:
-    """Say which parts of a store are packed, and what to do next."""
+    """Name the parts of a store that are packed, and what to do next."""
     parts, out = [*started_parts(store)], out_of(store)
     if two := two_divisions(store, parts):
         return two
@@ -145,7 +145,7 @@ def _progress_of_parts(store: Path) -> str:
 
 
 def two_divisions(store: Path, parts: list[Part]) -> str:
-    """Say that parts are not of one division, and what to do; "" where they are of one."""
+    """Explain that parts are not from one division, and what to do; "" if they are."""
     other = next((part for part in parts if part.count != parts[0].count), None)
     if other is None:
         return ""

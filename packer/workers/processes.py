@@ -68,7 +68,7 @@ class InFlight:
         self._shared = [-1, 0, 0] if shared is None else shared
 
     def mark(self, index: int, *, is_reading: bool = False) -> None:
-        """Say which image it is, and whether its source is being read; -1: none."""
+        """Note which image it is, and whether its source is being read; -1: none."""
         self._shared[2] = is_reading
         self._shared[1] += 1
         self._shared[0] = index
@@ -210,7 +210,7 @@ def _receive(worker: Worker, pipe: Connection, orders: SimpleQueue[Any]) -> None
 
 
 def exit_reason(code: int | None) -> str:
-    """Say why a worker ended, by the exit code of its process; None: it has not, though it closed its pipe."""
+    """Return why a worker ended, by the exit code of its process; None: it has not, though it closed its pipe."""
     if code is None:
         return "it closed its pipe"
     if code == _NO_MEMORY:

@@ -311,7 +311,7 @@ class MemmapDataset(Dataset[Any]):
 
     @property
     def _is_by_row(self) -> bool:
-        """Say whether rows are changed one by one: not by one of our own transforms, which take batches."""
+        """Return whether rows are changed one by one: not by one of our own transforms, which take batches."""
         has_own = type(self).__getitem__ is not MemmapDataset.__getitem__
         is_other = self.transform is not None and not self._is_ours
         return has_own or is_other or self.as_pil or self.target_transform is not None
@@ -322,7 +322,7 @@ class MemmapDataset(Dataset[Any]):
 
     @property
     def _takes_batches(self) -> bool:
-        """Say whether all that is done to rows is one of our own transforms."""
+        """Return whether all that is done to rows is one of our own transforms."""
         return self._is_ours and not self.as_pil and self.target_transform is None
 
     def _transformed(self, batch: Batch) -> Any:

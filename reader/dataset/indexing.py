@@ -20,7 +20,7 @@ Index = int | slice | Positions
 
 
 def is_row(index: object) -> TypeGuard[SupportsIndex]:
-    """Say whether an index is one integer: an int, numpy's, or a tensor without dimensions, but not a bool."""
+    """Return whether an index is one integer: an int, numpy's, or a tensor without dimensions, but not a bool."""
     if isinstance(index, torch.Tensor):
         return index.ndim == 0 and not (index.is_floating_point() or index.is_complex() or index.dtype == torch.bool)
     return isinstance(index, int | np.integer) and not isinstance(index, bool)

@@ -86,7 +86,7 @@ def open_regular(path: Path, *, most_bytes: int | None = None) -> IO[bytes]:
 
 
 def is_allowed(path: str | os.PathLike[str], mode: int) -> bool:
-    """Say whether this user may use a file so, by os.R_OK, W_OK and X_OK."""
+    """Return whether this user may use a file so, by os.R_OK, W_OK and X_OK."""
     return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
@@ -118,7 +118,7 @@ def retry_missing(path: Path, use: Callable[[], _T]) -> _T:
 
 
 def size_text(size_bytes: int) -> str:
-    """Say so many bytes for a person."""
+    """Write a number of bytes for a person."""
     for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size_bytes >= scale:
             return f"{size_bytes / scale:.1f} {unit}"

@@ -529,7 +529,7 @@ def _no_number(name: str) -> NoReturn:
 
 
 def _no_manifest(root: Path) -> StoreError:
-    """Say what a folder without a manifest is instead of a store."""
+    """Describe what a folder without a manifest is instead of a store."""
     children = [name for name in ROLES if (root / name / MANIFEST).is_file()]
     if children and not is_stage(root):
         return StoreError(f"{root} holds {len(children)} stores. Open one of them: {root / children[0]}")

@@ -138,7 +138,7 @@ def _ranges(manifest: Manifest) -> Iterator[tuple[str, tuple[str, int, int]]]:
 
 
 def has_boxes(manifest: Manifest) -> bool:
-    """Say whether a store has boxes, as --boxes packs them: extras of these names may also be a user's own columns."""
+    """Return whether a store has boxes, as --boxes packs them: extras of these names may also be a user's own columns."""
     specs = [manifest.extras.get(name) for name in ("boxes", "box_targets", "box_count")]
     count = specs[0].row_shape[0] if specs[0] and specs[0].row_shape else 0
     return specs == [TensorSpec("float32", (count, 4)), TensorSpec("int64", (count,)), TensorSpec("int32", ())]

@@ -25,7 +25,7 @@ def beside(out: Path) -> Path:
 
 
 def is_stage(folder: Path) -> bool:
-    """Say whether a folder is one in which OUT is packed, or contains one: finished stores in it may not belong together yet."""
+    """Return whether OUT is packed in a folder, or below it: finished stores in it may not belong together yet."""
     return any(os.path.isdir(stage / FOLDER) for stage in (folder / FOLDER, *([folder] * folder.name.endswith(FOLDER))))
 
 

@@ -10,7 +10,7 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.I)
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
-    """Say whether what is given as IMAGES, OUT or a store names object storage rather than a path: s3://bucket/folder."""
+    """Return whether what is given as IMAGES, OUT or a store names object storage rather than a path: s3://bucket/folder."""
     text = os.fspath(path)
     return isinstance(text, str) and _URL.match(text) is not None
 

@@ -72,12 +72,12 @@ def object_in(what: str, entries: Json, name: str) -> dict[str, Json]:
 
 
 def is_number(value: Json) -> bool:
-    """Say whether a value is a finite number."""
+    """Return whether a value is a finite number."""
     return type(value) in (int, float) and abs(value) < 1e300 and math.isfinite(value)
 
 
 def is_plain(value: Json, levels: int = _MOST_LEVELS) -> bool:
-    """Say whether a value is text, a finite number, true, false, null, or lists and objects of these, so many levels deep."""
+    """Return whether a value is text, a finite number, true, false, null, or lists and objects of these, so many levels deep."""
     if type(value) is dict or type(value) is list:
         inner = value.values() if type(value) is dict else value
         return levels > 0 and all(is_plain(each, levels - 1) for each in inner)

@@ -21,7 +21,7 @@ from reader.transforms.composition import flat, in_turn
 
 
 class Unfinished(NamedTuple):
-    """Stands for a batch that the caller's thread finishes: what the feeder has made of it, or the copy that it has begun.
+    """Stands for a batch that the caller's thread finishes: what the feeder has made of it, or the copy that it has started.
 
     start: position of its first row in the epoch. rows: int64[B], of the store, for an error of a step.
     """
@@ -100,7 +100,7 @@ class Finish:
 
 
 def _may_run_in_feeder(transform: object) -> bool:
-    """Say whether a transform is of this package, and all that it calls: those draw nothing from generators of the process."""
+    """Return whether a transform is of this package, and all that it calls: those draw nothing from generators of the process."""
     return all(map(_is_of_reader, _with_inner(transform)))
 
 

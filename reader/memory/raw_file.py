@@ -53,7 +53,7 @@ class Targets(NamedTuple):
     memories: tuple[Bytes, ...]
 
     @classmethod
-    def of(cls, spans: Spans, memories: Sequence[Bytes]) -> Targets:
+    def from_spans(cls, spans: Spans, memories: Sequence[Bytes]) -> Targets:
         """Let spans go one after the other to memories, each of which has room for whole spans."""
         places, sizes = laid_out(spans.sizes), np.array([len(memory) for memory in memories], np.int64)
         which = np.searchsorted(laid_out(sizes), places, side="right") - 1
@@ -192,7 +192,7 @@ def begin_reads(file: RawFile, spans: Spans, memories: Sequence[Bytes]) -> Copie
 
     They go one after the other to memories, uint8[n], each of which has whole spans.
     """
-    targets = Targets.of(spans, memories)
+    targets = Targets.from_spans(spans, memories)
     pieces = pieces_of(runs_of(spans, GAP_BYTES), tuning().staged_read_bytes, file.align)
     return on_threads("read", READERS, file.read_pieces, [(group, targets) for group in _tasks(pieces)])
 

@@ -47,7 +47,7 @@ class GivenSampler:
     def gives_batches(self) -> bool:
         """Whether the items are lists of rows: no attribute tells, one of rows may have a batch_size too.
 
-        The next epoch takes the pass that is begun to look, so that a sampler draws as it would for a DataLoader.
+        The next epoch takes the pass that is started to look, so that a sampler draws as it would for a DataLoader.
         """
         if type(self.sampler).__module__.startswith("torch."):
             return isinstance(self.sampler, BatchSampler)

@@ -78,7 +78,7 @@ class Orders:
                 number ^= zlib.crc32(decides.tobytes())
         return number
 
-    def of(self, epoch: int, seed: int) -> Order:
+    def order(self, epoch: int, seed: int) -> Order:
         """Return the order of an epoch."""
         count, fixed = len(self.dataset), {"seed": seed, "epoch": epoch}
         if self.name == "block":

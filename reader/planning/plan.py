@@ -59,7 +59,7 @@ class EpochPlan:
 
     def order(self) -> Order:
         """Return the order of the epoch; each thread takes one of its own."""
-        return self.orders.of(self.number, self.seed)
+        return self.orders.order(self.number, self.seed)
 
     def items(self) -> Iterator[Item]:
         """Begin an epoch of the sampler, if there is one: torch's draw their seed at the first item, here and not later."""
@@ -90,7 +90,7 @@ class EpochPlan:
         return self.cut.steps(position)
 
     def is_over(self, position: int) -> bool:
-        """Say whether no rank has anything behind a position, so that all ranks have the same state."""
+        """Return whether no rank has anything behind a position, so that all ranks have the same state."""
         # rank 0 has the last step even where only some ranks do
         return not replace(self.cut, rank=0).steps(position)
 
@@ -154,5 +154,5 @@ class SampledPlan(EpochPlan):
         return count // size if self.orders.drop_last else -(-count // size)
 
     def is_over(self, position: int) -> bool:
-        """Say whether a position is behind the sampler's last batch."""
+        """Return whether a position is behind the sampler's last batch."""
         return position == _END

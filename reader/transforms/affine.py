@@ -201,7 +201,7 @@ def inverse_matrices(
 def warped(pixels: torch.Tensor, matrices: torch.Tensor, interpolation: str, fill: Fill) -> torch.Tensor:
     """Make uint8[B, H, W, C] of pixels at float64[B, 2, 3] of the new positions, by "nearest" or "bilinear"."""
     kinds = torch.full((len(pixels), 1), STEPS[interpolation], device="cpu")
-    return Program.of(kinds, grid_lines(matrices, *pixels.shape[1:3])[:, None], fill).run(pixels)
+    return Program.from_kinds(kinds, grid_lines(matrices, *pixels.shape[1:3])[:, None], fill).run(pixels)
 
 
 def grid_lines(matrices: torch.Tensor, height: int, width: int) -> torch.Tensor:

@@ -38,7 +38,7 @@ class Normalize(torch.nn.Module):
     and stands last; on the CPU the images are then float[B, C, H, W] in memory, as a DataLoader's, no longer channels_last.
 
     Args:
-        mean, std: per channel or of all, of pixels in [0, 1]; or pass a store's manifest to `Normalize.of`.
+        mean, std: per channel or of all, of pixels in [0, 1]; or pass a store's manifest to `Normalize.from_manifest`.
         dtype: of the result; float16 and bfloat16 compute in float32.
 
     Raises:
@@ -70,7 +70,7 @@ class Normalize(torch.nn.Module):
         return "mean=[{}], std=[{}], dtype={}".format(*rounded, self.dtype)
 
     @classmethod
-    def of(cls, manifest: Manifest, dtype: torch.dtype = torch.float32) -> Normalize:
+    def from_manifest(cls, manifest: Manifest, dtype: torch.dtype = torch.float32) -> Normalize:
         """Use the mean and std that `pack` measured; a channel that never varies gets std 1.
 
         Raises:
@@ -79,7 +79,8 @@ class Normalize(torch.nn.Module):
         given: object = manifest
         if not isinstance(given, Manifest):
             raise TypeError(
-                f"manifest is a {type(given).__name__}, expected the manifest of a store. Write Normalize.of(dataset.manifest)."
+                f"manifest is a {type(given).__name__}, expected the manifest of a store. Write"
+                " Normalize.from_manifest(dataset.manifest)."
             )
         return cls(manifest.mean, [value or 1.0 for value in manifest.std], dtype)
 
@@ -179,7 +180,7 @@ class ColorJitter(LevelTransform):
             STEPS[step] if limits != at_rest else STEPS["unchanged"]
             for step, limits, at_rest in zip(_STEPS, self._all_limits(), none, strict=True)
         ]
-        return Program.of(torch.tensor(kinds, device="cpu")[orders], factors.T.gather(1, orders))
+        return Program.from_kinds(torch.tensor(kinds, device="cpu")[orders], factors.T.gather(1, orders))
 
     def _all_limits(self) -> tuple[tuple[float, float], ...]:
         return self.brightness, self.contrast, self.saturation, self.hue

@@ -45,7 +45,7 @@ class TransformGroup(Described):
 
     @property
     def needs_full_batch(self) -> bool:
-        """Say whether one of them mixes the images of a batch."""
+        """Return whether one of them mixes the images of a batch."""
         return any(getattr(transform, "needs_full_batch", False) for transform in self.transforms)
 
 
@@ -166,9 +166,9 @@ def in_turn(transforms: Sequence[Transform], batch: Any) -> Any:
     for kind, each in itertools.groupby(flat(transforms), _kind):
         run: list[Any] = list(each)
         if kind == "view" and isinstance(batch, Batch):
-            view = View.of(run[0], batch)
+            view = View.from_batch(run[0], batch)
             for transform in run:
-                view = transform.on(view)
+                view = transform.apply(view)
             batch = view.batch()
         elif kind == "program" and isinstance(batch, Batch):
             check_batch(run[0], batch)
@@ -189,20 +189,20 @@ def flat(transforms: Sequence[Any]) -> list[Transform]:
 
 
 def has_program(transform: Any) -> bool:
-    """Say whether a program does what a transform does, and those that it calls."""
+    """Return whether a program does what a transform does, and those that it calls."""
     if type(transform) in (Compose, RandomApply):
         return all(map(has_program, transform.transforms))
     return _is_ours(transform) and hasattr(transform, "program")
 
 
 def _kind(transform: Any) -> str:
-    """Say what does what a transform does: a view, a program, or a call of it."""
+    """Name how a transform is applied: as a view, a program, or a call."""
     is_view = isinstance(transform, ViewTransform) and _is_ours(transform)
     return "view" if is_view else "program" if has_program(transform) else "call"
 
 
 def _is_ours(transform: object) -> bool:
-    """Say whether a transform is of this package; a program's own class of one may do something else when it is called."""
+    """Return whether a transform is of this package; a program's own class of one may do something else when it is called."""
     return type(transform).__module__.startswith("reader.transforms.")
 
 
@@ -252,7 +252,7 @@ def distinct(transforms: Sequence[Transform]) -> list[Transform]:
 
 
 def checked_transforms(transforms: Sequence[Transform]) -> Sequence[Transform]:
-    """Return transforms; raises ValueError where there are none, and TypeError where one cannot be called."""
+    """Return transforms; raises ValueError if there are none, and TypeError if one cannot be called."""
     if not isinstance(transforms, Sequence) or not transforms:
         raise ValueError(f"transforms is {transforms!r}, expected a list of one or more.")
     for transform in transforms:

@@ -73,7 +73,7 @@ class ScaleJitter(ViewTransform):
             raise ValueError(f"target_size is {target_size!r}, expected two sides of 1 or more pixels.")
         self.seed = seed
 
-    def on(self, view: View) -> View:
+    def apply(self, view: View) -> View:
         """Resize the images of a view."""
         low, high = self.scale_range
         view = view.of_content()
@@ -118,7 +118,7 @@ class RandomShortestSize(ViewTransform):
             raise ValueError("min_size is empty, expected one length or more.")
         self.max_size, self.seed = None if max_size is None else integer("max_size", max_size, 1), seed
 
-    def on(self, view: View) -> View:
+    def apply(self, view: View) -> View:
         """Resize the images of a view."""
         view = view.of_content()
         drawn = draw(view.host, self.seed, SHORTEST_SIZE).numpy()[0]
@@ -154,7 +154,7 @@ class FixedSizeCrop(ViewTransform):
         self.height, self.width = checked_size(size)
         self.fill, self.seed = tuple(numbers("fill", fill, LEVEL)), seed
 
-    def on(self, view: View) -> View:
+    def apply(self, view: View) -> View:
         """Cut the images of a view."""
         view = view.of_content()
         drawn = draw(view.host, self.seed, FIXED_SIZE_CROP).numpy()[0]

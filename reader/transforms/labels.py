@@ -55,7 +55,7 @@ def check_boxes(extras: Mapping[str, Any]) -> None:
 
 
 def masks_in(extras: TensorDict | None) -> torch.Tensor | None:
-    """Return the masks uint8[B, H, W], None where there are none; raises ValueError where they have another shape."""
+    """Return the masks uint8[B, H, W], or None; raises ValueError if they have another shape."""
     masks = None if extras is None else extras.get("masks", None)
     if masks is not None and masks.ndim != 3:
         raise ValueError(

@@ -60,14 +60,14 @@ class Padding(Described):
             raise ValueError(
                 f'padding_mode "{self.mode}" repeats what boxes hold. Take "constant" or "edge" for rows with boxes.'
             )
-        padded = View.of(self, batch).cut(windows, size, (0.0,))
+        padded = View.from_batch(self, batch).cut(windows, size, (0.0,))
         pixels, masks = self._repeated(batch.pixels, (left, top, right, bottom)), masks_in(batch.extras)
         extras = padded.extras
         if masks is not None:
             repeated = self._repeated(masks[..., None], (left, top, right, bottom))[..., 0]
             extras = with_moved_boxes(extras, lambda boxes: boxes, repeated)
         made = replaced(batch, pixels=pixels, content=None, extras=extras)
-        return replace(View.of(self, made), content=padded.content)
+        return replace(View.from_batch(self, made), content=padded.content)
 
     def _repeated(self, pixels: torch.Tensor, sides: Sequence[int]) -> torch.Tensor:
         """Pad uint8[B, H, W, C] by its own pixels."""
@@ -104,6 +104,6 @@ class Pad(ViewTransform):
     def __init__(self, padding: int | Sequence[int], fill: Fill = 0, padding_mode: str = "constant") -> None:
         self.padding = Padding(padding, fill, padding_mode)
 
-    def on(self, view: View) -> View:
+    def apply(self, view: View) -> View:
         """Pad the images of a view."""
         return self.padding.applied(view, np.array([self.padding.sides]))

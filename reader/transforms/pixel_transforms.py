@@ -57,7 +57,7 @@ class _WithProbability(LevelTransform):
     def _steps(self, batch: ImageBatch | RaggedBatch) -> Program:
         is_chosen = draw(batch, self.seed, self._streams)[0] < self.p
         kinds = is_chosen[:, None] * STEPS[self._step]
-        return Program.of(kinds, torch.full(kinds.shape, float(self._number), device="cpu"))
+        return Program.from_kinds(kinds, torch.full(kinds.shape, float(self._number), device="cpu"))
 
 
 class Grayscale(Described):
@@ -249,7 +249,7 @@ class GaussianBlur(LevelTransform):
     _takes_any_channels = True
 
     def _steps(self, batch: ImageBatch | RaggedBatch) -> Program:
-        sizes = View.of(self, batch).sizes
+        sizes = View.from_batch(self, batch).sizes
         if (sizes <= np.array(self.kernel_size) // 2).any():
             width, height = sizes.min(0).tolist()
             raise ValueError(

@@ -60,7 +60,7 @@ class Program:
     fill: Fill = None
 
     @classmethod
-    def of(cls, kinds: torch.Tensor, numbers: torch.Tensor, fill: Fill = None) -> Program:
+    def from_kinds(cls, kinds: torch.Tensor, numbers: torch.Tensor, fill: Fill = None) -> Program:
         """Make one of int64[B, S] kinds, and numbers: float[B, S], one of each step, or [B, S, 2, 3]."""
         given = torch.zeros(*kinds.shape, _NUMBERS, device="cpu")
         if numbers.ndim == kinds.ndim:

@@ -48,7 +48,7 @@ class _RandomFlip(ViewTransform):
 
     def chosen(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
         """Draw which images a call would flip: bool[B], on the host."""
-        return torch.from_numpy(self._drawn(View.of(self, batch)))
+        return torch.from_numpy(self._drawn(View.from_batch(self, batch)))
 
     def _drawn(self, view: View) -> Bools:
         return draw(view.host, self.seed, self._stream).numpy()[0] < self.p
@@ -75,7 +75,7 @@ class RandomHorizontalFlip(_RandomFlip):
 
     _stream = FLIP
 
-    def on(self, view: View) -> View:
+    def apply(self, view: View) -> View:
         """Mirror the images of a view."""
         return view.mirrored(self._drawn(view))
 
@@ -101,7 +101,7 @@ class RandomVerticalFlip(_RandomFlip):
 
     _stream = VERTICAL_FLIP
 
-    def on(self, view: View) -> View:
+    def apply(self, view: View) -> View:
         """Turn the images of a view."""
         return view.turned(self._drawn(view))
 
@@ -145,7 +145,7 @@ class RandomCrop(ViewTransform):
         self.padding = Padding(0 if padding is None else padding, fill, padding_mode)
         self.pad_if_needed, self.seed = pad_if_needed, seed
 
-    def on(self, view: View) -> View:
+    def apply(self, view: View) -> View:
         """Pad and cut the images of a view.
 
         Raises:
@@ -211,7 +211,7 @@ class RandomResizedCrop(ViewTransform):
         self.scale, self.ratio = span("scale", scale, POSITIVE), span("ratio", ratio, POSITIVE)
         self.interpolation, self.seed = one_of("interpolation", interpolation, SMOOTH), seed
 
-    def on(self, view: View) -> View:
+    def apply(self, view: View) -> View:
         """Cut and resize the images of a view."""
         view = view.of_content()
         sizes = np.full_like(view.sizes, [self.width, self.height])
@@ -219,7 +219,7 @@ class RandomResizedCrop(ViewTransform):
 
     def boxes(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
         """Draw the boxes that a call would cut: int64[B, 4] x0, y0, x1, y1 in row pixels, on the host."""
-        view = View.of(self, batch)
+        view = View.from_batch(self, batch)
         return torch.from_numpy(self._boxes(view.of_content()) + np.tile(view.corners[:, :2], 2))
 
     @on_one_torch_thread()

@@ -35,7 +35,7 @@ class CenterCrop(ViewTransform):
     def __init__(self, size: int | Sequence[int]) -> None:
         self.height, self.width = checked_size(size)
 
-    def on(self, view: View) -> View:
+    def apply(self, view: View) -> View:
         """Cut the images of a view."""
         return _center(view, self.height, self.width)
 
@@ -65,7 +65,7 @@ class ResizeCenterCrop(ViewTransform):
         self.height, self.width = checked_size(size)
         self.fraction = number("fraction", fraction, (POSITIVE[0], 1, " above 0, and at most 1"))
 
-    def on(self, view: View) -> View:
+    def apply(self, view: View) -> View:
         """Resize and cut the images of a view."""
         view = view.of_content()
         return _center(view.resized(self._covering(*view.sizes.T), None), self.height, self.width)
@@ -118,7 +118,7 @@ class Resize(ViewTransform):
             )
         self.max_size = None if max_size is None else integer("max_size", max_size, self.size[0] + 1)
 
-    def on(self, view: View) -> View:
+    def apply(self, view: View) -> View:
         """Resize the images of a view."""
         view = view.of_content() if len(self.size) == 2 else view
         new = [self._new_size(height, width)[::-1] for width, height in view.sizes.tolist()]

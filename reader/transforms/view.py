@@ -54,7 +54,7 @@ class View:
     size: tuple[int, int] | None
 
     @classmethod
-    def of(cls, transform: object, batch: ImageBatch | RaggedBatch) -> View:
+    def from_batch(cls, transform: object, batch: ImageBatch | RaggedBatch) -> View:
         """View the images of a batch as they are.
 
         Raises:
@@ -69,7 +69,7 @@ class View:
                 raise ValueError(
                     "extras' masks have one size and the images sizes of their own. Rename those that are not masks."
                 )
-            return cls(batch, host, Regions.of(images), None, batch.extras, None)
+            return cls(batch, host, Regions.from_images(images), None, batch.extras, None)
         count, height, width, channels = batch.pixels.shape
         regions = _rows_of_one_size(count, height, width, channels)
         content = None if host.content is None else host.content.numpy()[:, [1, 0, 3, 2]].astype(np.int64)
@@ -88,12 +88,12 @@ class View:
     @property
     def is_untouched(self) -> bool:
         """Whether the new images are those of the source."""
-        before = Regions.of(self.regions.images)
+        before = Regions.from_images(self.regions.images)
         return all(map(np.array_equal, self.regions[:5], before[:5]))
 
     @property
     def corners(self) -> Numbers:
-        """Give int64[B, 4] x0, y0, x1, y1 of the content, all of the new images where there is none."""
+        """Give int64[B, 4] x0, y0, x1, y1 of the content, all of the new images if it is not known."""
         return whole(self.sizes) if self.content is None else self.content
 
     def of_content(self) -> View:
@@ -123,7 +123,7 @@ class View:
         """
         before = self.regions
         if before.are_resized() or before.flags.any() or reach_beyond(before.windows, before.sizes):
-            return View.of(self, self.batch()).resized(sizes, size, interpolation)
+            return View.from_batch(self, self.batch()).resized(sizes, size, interpolation)
         boxes = before.windows + np.tile(before.boxes[:, :2], 2)
         flags = before.flags | (IS_CUBIC * (interpolation == "bicubic"))
         regions = before._replace(boxes=boxes, sizes=sizes, windows=whole(sizes), flags=flags)
@@ -159,7 +159,7 @@ class View:
                 # what is around the images already stays as it is
                 is_around = (before.windows[:, :2] <= 0).all() and (before.windows[:, 2:] >= before.sizes).all()
                 if not is_around or fills != (tuple(fill), mask_fill):
-                    return View.of(self, self.batch()).cut(windows, size, fill, mask_fill)
+                    return View.from_batch(self, self.batch()).cut(windows, size, fill, mask_fill)
             fills = (tuple(fill), mask_fill)
         moved = self
         if self.has_labels:
@@ -211,7 +211,7 @@ class View:
         )
 
     def _masks(self) -> tuple[torch.Tensor | None, Numbers]:
-        """Return the bytes of the source's masks, and int64[B], where each begins; None where there are none."""
+        """Return the bytes of the source's masks, and int64[B], where each begins; or None."""
         start, height, width = self.regions.images.T
         if isinstance(self.source, RaggedBatch):
             # right behind its image
@@ -238,7 +238,7 @@ class View:
 class ViewTransform(Described):
     """A transform that moves pixels, and boxes, masks and content with them, by steps of a view."""
 
-    def on(self, view: View) -> View:
+    def apply(self, view: View) -> View:
         """Return what it makes of a view."""
         raise NotImplementedError
 
@@ -249,7 +249,7 @@ class ViewTransform(Described):
             TypeError: it is no batch, or its pixels are floats.
             ValueError: it is one row, or boxes or masks have another shape.
         """
-        return self.on(View.of(self, batch)).batch()
+        return self.apply(View.from_batch(self, batch)).batch()
 
 
 def _moved_corners(boxes: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
@@ -270,7 +270,7 @@ def whole(sizes: Numbers) -> Numbers:
 
 
 def reach_beyond(windows: Numbers, sizes: Numbers) -> bool:
-    """Say whether a window, of int64[B, 4], is not within its image, of int64[B, 2] width and height."""
+    """Return whether a window, of int64[B, 4], is not within its image, of int64[B, 2] width and height."""
     return bool((windows[:, :2] < 0).any() or (windows[:, 2:] > sizes).any())
 
 
@@ -278,4 +278,4 @@ def reach_beyond(windows: Numbers, sizes: Numbers) -> bool:
 def _rows_of_one_size(count: int, height: int, width: int, channels: int) -> Regions:
     images = np.full((count, 3), [0, height, width])
     images[:, 0] = np.arange(count) * (height * width * channels)
-    return Regions.of(images)
+    return Regions.from_images(images)

@@ -1,4 +1,4 @@
-"""Benchmarks of sending batches to a device, and of computing there. What needs a GPU says so where there is none."""
+"""Benchmarks of sending batches to a device, and of computing there. What needs a GPU says so without one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def best_device() -> torch.device:
 
 
 def needs_gpu() -> torch.device:
-    """Return the GPU; raises Skip where there is none."""
+    """Return the GPU; raises Skip without one."""
     if not torch.cuda.is_available():
         raise Skip("no GPU")
     return torch.device("cuda")

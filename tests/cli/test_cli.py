@@ -199,7 +199,11 @@ def test_what_is_left_for_the_end_of_the_process_is_done(tmp_path: Path) -> None
 
 
 def test_memory_and_descriptors_that_are_used_up_are_one_sentence(
-    shared_store: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shared_store: Path,
+    images: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("packer.operations.verify.verify", Mock(side_effect=MemoryError()))
     assert run(["verify", str(shared_store)]) == 1

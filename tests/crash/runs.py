@@ -118,7 +118,7 @@ class Run:
         shutil.copytree(self._start, self.disk)
 
     def problem(self, found: Mapping[str, bytes]) -> str:
-        """Say what is wrong with the files of a disk on which the run has ended early; "": nothing.
+        """Return what is wrong with the files of a disk on which the run has ended early; "": nothing.
 
         OUT is what it was before, or finished, or not there.
         """

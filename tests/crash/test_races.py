@@ -46,7 +46,7 @@ def _command(images: Path, out: Path, *options: str) -> subprocess.CompletedProc
 def test_of_two_packs_one_wins_wherever_the_first_stands_still(
     images: Path, tmp_path: Path, before: str, option: list[str], count: int
 ) -> None:
-    """The first is stopped before a call that changes a file, and goes on when the second has ended."""
+    """The first is stopped before a call that changes a file, and continues when the second has ended."""
     disk, start = tmp_path / "disk", tmp_path / "start"
     start.mkdir()
     if before == "a store":

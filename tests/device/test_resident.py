@@ -109,7 +109,7 @@ def test_a_loop_may_change_its_stream(train: MemmapDataset, residency: str) -> N
 
 
 def waits_for_the_device(loader: MemmapLoader) -> bool:
-    """Say whether taking a batch waits for what the loop has launched before, as copies of unpinned memory do."""
+    """Return whether taking a batch waits for what the loop has launched before, as copies of unpinned memory do."""
     batches = iter(loader)
     for _ in range(3):  # what is allocated once may wait
         next(batches)

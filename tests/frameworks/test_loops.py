@@ -147,7 +147,7 @@ def test_a_distributed_sampler_gets_the_epoch(train: MemmapDataset, form: str) -
         loader.set_epoch(epoch)
         assert sampler.epoch == epoch
         assert rows(loader) == epochs[epoch]
-    # a state goes on in its epoch's order
+    # a state continues in its epoch's order
     loader.set_epoch(1)
     batches = iter(loader)
     next(batches)

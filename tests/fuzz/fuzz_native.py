@@ -76,7 +76,7 @@ def main() -> int:
 
 
 def missing() -> str:
-    """Say what this machine lacks to build with sanitizers; "": nothing."""
+    """Return what this machine lacks to build with sanitizers; "": nothing."""
     if not shutil.which("gcc"):
         return "gcc is missing"
     for name in _LIBRARIES:

@@ -153,7 +153,7 @@ class Draft:
             row += block[0]
 
     def _enter(self, sealed: dict[str, dict[str, Any]]) -> None:
-        """Say the sizes and digests of the files as they are."""
+        """Record the sizes and digests of the files as they are."""
         for name, entry in sealed.items():
             if (data := self.files.get(name)) is not None:
                 is_pixels = name == PIXELS

@@ -101,7 +101,7 @@ ALIKE = ("shuffled", "list", "table", "tar", "zip", "splits", "regression")
 
 
 def is_daily(two: Pair) -> bool:
-    """Say whether the default run has two options together: which rows come, and how those of a kind are read, are apart."""
+    """Return whether the default run has two options together: which rows come, and how those of a kind are read, are apart."""
     kind, order = dict(two).get("kind"), dict(two).get("order")
     return two not in REFUSED and kind not in ALIKE and (kind is None or order is None)
 
@@ -186,7 +186,7 @@ class Source:
 
     @property
     def is_sampled(self) -> bool:
-        """Say whether torch's sampler decides which rows a rank gets."""
+        """Return whether torch's sampler decides which rows a rank gets."""
         return self.case.order in ("sampler", "batches")
 
     def order(self, epochs: int) -> list[list[int]]:

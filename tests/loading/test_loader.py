@@ -312,7 +312,7 @@ def test_a_sampler_draws_in_the_callers_thread_and_needs_no_length(large: Memmap
     for _ in range(2):
         torch.manual_seed(5)
         iterator = iter(MemmapLoader(large, 8, sampler=RandomSampler(range(40)), as_tuple=False))
-        torch.rand(7)  # the caller goes on drawing from the same generator
+        torch.rand(7)  # the caller keeps drawing from the same generator
         orders.append([batch.rows.tolist() for batch in iterator])
     assert orders[0] == orders[1]
 

@@ -98,8 +98,6 @@ def test_ranks_share_every_epoch_alike(count: int, batch: int, world: int, drop_
         assert len(seen) - count < world
 
 
-
-
 def test_draws_follow_the_weights() -> None:
     cumulative = np.cumsum([1.0, 0.0, 3.0])
     rows = drawn(cumulative, 0, 40_000, seed=3, epoch=1)
@@ -114,5 +112,3 @@ def test_a_draw_at_the_end_of_a_share_gives_no_row_of_weight_0(monkeypatch: pyte
     assert drawn(np.cumsum([0.0, 1, 0, 1, 0]), 0, 3, seed=0).tolist() == [1, 3, 3]
     # that product is rounded up to the sum
     assert drawn(np.cumsum([1e-320, 0.0]), 0, 3, seed=0).tolist() == [0, 0, 0]
-
-

@@ -83,12 +83,6 @@ def timm_sampler(train: MemmapDataset) -> Any:
     return samplers.RepeatAugSampler(train, num_replicas=1, rank=0)
 
 
-
-
-
-
-
-
 # name -> makes a sampler of 90 rows, and says whether a DataLoader takes it for batches
 FOREIGN: dict[str, tuple[Callable[[MemmapDataset], Any], bool]] = {
     "sequential": (SequentialSampler, False),

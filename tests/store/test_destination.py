@@ -333,7 +333,7 @@ def test_whatever_takes_the_name_of_a_new_store_keeps_it(holds: str, things: Pat
 
 
 def test_what_comes_to_out_while_it_is_replaced_stays(splits: Path, tmp_path: Path, names_change: str) -> None:
-    """A split, or a file: the line goes on without it."""
+    """A split, or a file: the line continues without it."""
     out = tmp_path / "out"
 
     def comes(progress: Any) -> None:

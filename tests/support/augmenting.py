@@ -93,7 +93,7 @@ def resized(
     if not isinstance(pixels, RaggedBatch):
         batch = ImageBatch(pixels=pixels, targets=torch.zeros(len(pixels)), batch_size=[len(pixels)])
     interpolation = "bicubic" if is_cubic else "bilinear"
-    view = View.of(None, batch).cut(boxes.numpy())
+    view = View.from_batch(None, batch).cut(boxes.numpy())
     if grids is None:
         view = view.resized(np.full((len(boxes), 2), [width, height]), (height, width), interpolation)
     else:

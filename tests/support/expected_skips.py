@@ -84,5 +84,5 @@ def _fail_unexpected(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 
 def is_expected(reason: str) -> bool:
-    """Say whether a test may be skipped for this reason."""
+    """Return whether a test may be skipped for this reason."""
     return any(re.match(pattern, reason) for pattern in EXPECTED)

@@ -48,7 +48,7 @@ class RangeServer(http.server.ThreadingHTTPServer):
         self.lock = threading.Condition()
 
     def handle_error(self, *_: object) -> None:
-        """Say nothing of clients that were killed."""
+        """Print nothing about clients that were killed."""
 
     def bytes_of(self, name: str) -> Counter[int]:
         """Return how often each 64 bytes of a file were sent."""
@@ -68,7 +68,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     server: RangeServer
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
 
     def do_HEAD(self) -> None:
         """Answer without the bytes, uncounted."""

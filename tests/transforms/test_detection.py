@@ -51,7 +51,7 @@ def preset(name: str) -> Any:
 
 
 def same(ours: RaggedBatch, others: RaggedBatch, most: float = 0) -> bool:
-    """Say whether two batches have the same boxes and classes, and images of at most this difference."""
+    """Return whether two batches have the same boxes and classes, and images of at most this difference."""
     pairs = list(zip(ours.images, others.images, strict=True))
     are_near = all(a.shape == b.shape and (a.float() - b.float()).abs().max() <= most for a, b in pairs)
     labels = (boxes_of(ours, n) + boxes_of(others, n) for n in range(len(ours)))

@@ -226,7 +226,7 @@ ROWS: list[tuple[Callable[[], Any], str]] = [
         "was given a list. Give the loader a transform .* RandomResizedCrop",
     ),
     (lambda: Normalize([0], [1])((1, 2)), r"was given a tuple. Write images, targets = batch; normalize\(images\)"),
-    (lambda: Normalize.of(3), r"is a int, expected .* Write Normalize\.of\(dataset\.manifest\)"),  # type: ignore[arg-type]
+    (lambda: Normalize.from_manifest(3), r"is a int, expected .* Write Normalize\.from_manifest\(dataset\.manifest\)"),  # type: ignore[arg-type]
     (
         lambda: ToDetection()(pictures(2)),
         "ToDetection takes rows with boxes, and these have none. Pack them with --boxes",

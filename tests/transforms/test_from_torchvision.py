@@ -50,7 +50,7 @@ def versions() -> list[Any]:
 
 
 def same(made: Any, expected: Any) -> bool:
-    """Say whether two transforms give the same for a batch."""
+    """Return whether two transforms give the same for a batch."""
     ours, theirs = (transform(pictures(8, size=(30, 28))).pixels for transform in (made, expected))
     return bool(torch.equal(ours, theirs))
 

@@ -350,7 +350,7 @@ def test_boxes_of_detections_own_are_torchvisions(name: str) -> None:
 def test_fixed_size_crop_is_that_of_the_references() -> None:
     functional = v2().functional
     batch, crop = detections(24), FixedSizeCrop((45, 60), fill=(9, 8, 7), seed=2)
-    made, windows = crop(batch), crop.on(View.of(crop, batch)).regions.windows
+    made, windows = crop(batch), crop.apply(View.from_batch(crop, batch)).regions.windows
     assert {tuple(shape) for shape in made.shapes.tolist()} == {(45, 60, 3)}
     for n in range(24):
         image, target = sample(batch, n)
@@ -398,10 +398,10 @@ def stepped(view: View, step: tuple[str, Any], number: int) -> View:
 @given(steps=st.lists(STEP, min_size=1, max_size=5))
 def test_steps_that_are_made_at_once_give_what_each_by_itself_gives(steps: list[Any]) -> None:
     one_by_one = with_masks(detections(6))
-    at_once = View.of(None, one_by_one)
+    at_once = View.from_batch(None, one_by_one)
     for number, step in enumerate(steps):
         at_once = stepped(at_once, step, number)
-        one_by_one = stepped(View.of(None, one_by_one), step, number).batch()
+        one_by_one = stepped(View.from_batch(None, one_by_one), step, number).batch()
     with by_torch():
         again = at_once.batch()
     for made in (at_once.batch(), again):

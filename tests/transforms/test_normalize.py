@@ -63,7 +63,7 @@ def test_it_moves_is_saved_and_traced_with_its_model() -> None:
 
 def test_a_channel_that_never_varies_gets_std_1(shared_store: Path) -> None:
     manifest = dataclasses.replace(MemmapDataset(shared_store).manifest, std=(0.2, 0.0, 0.2))
-    assert Normalize.of(manifest)(torch.zeros(3, 2, 2, dtype=torch.uint8)).isfinite().all()
+    assert Normalize.from_manifest(manifest)(torch.zeros(3, 2, 2, dtype=torch.uint8)).isfinite().all()
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")

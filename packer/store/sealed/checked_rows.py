@@ -98,7 +98,7 @@ def line_spans(out: Path, manifest: Manifest, blocks: list[Block], rows: Ints) -
 
 
 def damage(out: Path, manifest: Manifest, names: Iterable[str]) -> str:
-    """Name the first of these files, all but pixels, that is not what was packed, as a sentence; "" where there is none."""
+    """Name the first of these files, all but pixels, that is not what was packed, as a sentence; "" if none is."""
     names = sorted(names)
     read = CountedBytes(sum(manifest.files[name].size_bytes for name in names))
     for name in names:

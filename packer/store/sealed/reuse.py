@@ -37,7 +37,7 @@ class ReusedLines:
             self._begins.append(begin)
             self._rows[sample.path] = row
 
-    def of(self, paths: Sequence[str], start: int) -> dict[int, tuple[int, int]]:
+    def find(self, paths: Sequence[str], start: int) -> dict[int, tuple[int, int]]:
         """Return the row of each of these inputs that the store has, and where its line begins; the start-th of all first."""
         rows = ((index, self._rows.get(path)) for index, path in enumerate(paths, start=start))
         return {index: (row, self._begins[row]) for index, row in rows if row is not None}

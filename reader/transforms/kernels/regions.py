@@ -49,19 +49,19 @@ class Regions(NamedTuple):
     mask_fill: int = 255
 
     @classmethod
-    def of(cls, images: Numbers) -> Regions:
+    def from_images(cls, images: Numbers) -> Regions:
         """Take images, int64[B, 3], as they are."""
         sizes = images[:, :0:-1]
         windows = np.concatenate([np.zeros_like(sizes), sizes], 1)
         return cls(images, windows, sizes, windows, np.zeros_like(images[:, 0]))
 
-    def at(self, rows: slice) -> Regions:
+    def pick(self, rows: slice) -> Regions:
         """Return the regions of some images."""
         images, boxes, sizes, windows, flags = (each[rows] for each in self[:5])
         return self._replace(images=images, boxes=boxes, sizes=sizes, windows=windows, flags=flags)
 
     def are_resized(self) -> bool:
-        """Say whether boxes become larger or smaller."""
+        """Return whether boxes become larger or smaller."""
         return not np.array_equal(self.boxes[:, 2:] - self.boxes[:, :2], self.sizes)
 
 
@@ -97,7 +97,7 @@ def write_regions(
     if (sizes == sizes[0]).all() and size_bytes == sizes.prod(1).sum() * channels:
         return _nearest(pixels, regions, channels, there).reshape(-1)
     for n, start in enumerate(places.tolist()):
-        made = _nearest(pixels, regions.at(slice(n, n + 1)), channels, there).reshape(-1)
+        made = _nearest(pixels, regions.pick(slice(n, n + 1)), channels, there).reshape(-1)
         result[start : start + len(made)] = made
     return result
 
@@ -140,7 +140,7 @@ def _resized(pixels: torch.Tensor, regions: Regions, channels: int) -> tuple[tor
         made.append(found[0].movedim(0, -1).reshape(-1))
     counts = regions.sizes.prod(1) * channels
     images = np.column_stack([counts.cumsum() - counts, regions.sizes[:, ::-1]])
-    return torch.cat(made), regions._replace(images=images, boxes=Regions.of(images).boxes)
+    return torch.cat(made), regions._replace(images=images, boxes=Regions.from_images(images).boxes)
 
 
 def written(
