@@ -1,11 +1,8 @@
-"""A contact sheet of a store, for a person. Reads the raw file with numpy; needs no torch.
-
-What is over the rows, boxes and masks: `packer.operations.overlay`.
-"""
+"""A contact sheet of a store, for a person: its rows as tiles, with their boxes and masks. Needs no torch."""
 
 from __future__ import annotations
 
-import io
+import colorsys
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,15 +10,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from packer.errors import OptionsError
-from packer.operations.overlay import Overlay
 from packer.options import TILES
 from packer.store.sealed.ragged_rows import StoredRows, mapped_tensor
 from packer.store.state import check_finished
-from reader.format.manifest import Manifest
-from reader.format.row_values import RowValues
+from reader.format.manifest import Manifest, TensorSpec
+from reader.format.row_values import RowValues, has_boxes
 from reader.format.shown import shown
 
 _TILE = 128
@@ -29,10 +25,15 @@ _TILE = 128
 _TILE_WITH_LABELS = 256
 _MARGIN = 6
 _CAPTION = 16
-# more than a tile has room for; text is measured again for each character that is left out
-_CAPTION_CHARACTERS = 120
+# Of Pillow's own font, and of a name over a picture with its background.
+_CHARACTER_WIDTH, _NAME_HEIGHT = 6, 13
 _TILES_A_LINE = 8
 _PAPER, _INK = (250, 250, 248), (60, 60, 60)
+_PALE = 0.5
+# More hide the picture, and take seconds to draw.
+_MOST_BOXES = 1000
+# the golden ratio: neighbors among class numbers get hues far from each other
+_HUE_STEP = 0.618034
 
 
 def contact_sheet(
@@ -47,42 +48,39 @@ def contact_sheet(
         StoreError: OUT is not a complete store.
         OptionsError: a row is out of range.
     """
-    manifest = check_finished(out)
-    pixels, targets = StoredRows(Path(out), manifest), mapped_tensor(Path(out), manifest, "targets")
+    manifest, path = check_finished(out), Path(out)
+    pixels, targets = StoredRows(path, manifest), mapped_tensor(path, manifest, "targets")
     chosen = list(rows) if rows is not None else spread(manifest.rows, count)
     if wrong := next((row for row in chosen if row >= manifest.rows), None):
         raise OptionsError(f"row {wrong} is out of range: the store has rows 0 to {manifest.rows - 1}.")
-    overlay, columns = Overlay(out, manifest), min(_TILES_A_LINE, len(chosen))
-    side = _TILE if overlay.is_empty else _TILE_WITH_LABELS
+    extras = {name: mapped_tensor(path, manifest, f"extras/{name}") for name in manifest.extras}
+    # an extra of this name may be another program's
+    is_masked = manifest.extras.get("masks") == TensorSpec("uint8", manifest.largest) or manifest.has_own_masks
+    has_labels = is_masked or has_boxes(manifest)
+    columns, side = min(_TILES_A_LINE, len(chosen)), _TILE_WITH_LABELS if has_labels else _TILE
     height, width = manifest.common_sides or (side, side)
     tile = _scaled(width, height, side)
     step_x, step_y = tile[0] + _MARGIN, tile[1] + _CAPTION + _MARGIN
     lines = -(-len(chosen) // columns)
     sheet = Image.new("RGB", (columns * step_x + _MARGIN, lines * step_y + _MARGIN), _PAPER)
-    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default()
-    checks = RowValues(manifest)
+    draw, checks = ImageDraw.Draw(sheet), RowValues(manifest)
     for number, row in enumerate(chosen):
-        checks.check_targets(str(overlay.out), row, targets[row : row + 1])
+        checks.check_targets(str(out), row, targets[row : row + 1])
         x, y = _MARGIN + number % columns * step_x, _MARGIN + number // columns * step_y
         values = pixels[row]
-        picture = Image.fromarray(values[:, :, 0] if manifest.channels == 1 else values)
-        image = overlay.tint(picture.convert("RGB"), row)
+        image = Image.fromarray(values[:, :, 0] if manifest.channels == 1 else values).convert("RGB")
+        if is_masked:
+            image = _tinted(image, pixels.mask(row) if manifest.has_own_masks else extras["masks"][row])
         # small rows (32 x 32) are shown as the squares they are
         scale = side / max(image.size)
         resample = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.BOX
         image = image.resize(_scaled(*image.size, side), resample)
-        overlay.draw(image, row, scale)
+        if has_boxes(manifest):
+            boxes = extras["boxes"][row, : max(0, int(extras["box_count"][row]))]
+            _draw_boxes(image, boxes * scale, extras["box_targets"][row], manifest.classes)
         sheet.paste(image, (x + (tile[0] - image.width) // 2, y + (tile[1] - image.height) // 2))
-        label = _label(manifest, targets, row)
-        draw.text((x, y + tile[1] + 2), _fitted(label, tile[0], font), _INK, font)
+        draw.text((x, y + tile[1] + 2), _fitted(_label(manifest, targets, row), tile[0]), _INK)
     return sheet
-
-
-def png(image: Image.Image) -> bytes:
-    """Return a picture as the bytes of a PNG."""
-    written = io.BytesIO()
-    image.save(written, format="PNG")
-    return written.getvalue()
 
 
 def spread(rows: int, count: int) -> list[int]:
@@ -102,22 +100,45 @@ def _scaled(width: int, height: int, side: int) -> tuple[int, int]:
     return max(1, round(width * scale)), max(1, round(height * scale))
 
 
+def _tinted(image: Image.Image, mask: npt.NDArray[np.uint8]) -> Image.Image:
+    """Lay a mask over its picture; value 0 stays clear."""
+    colors = np.array([_color(value) for value in range(256)])[mask]
+    opacity = _PALE * (mask > 0)[..., None]
+    return Image.fromarray((np.asarray(image) * (1 - opacity) + colors * opacity).astype(np.uint8))
+
+
+def _draw_boxes(
+    image: Image.Image, boxes: npt.NDArray[Any], targets: npt.NDArray[np.int64], classes: Sequence[str]
+) -> None:
+    """Draw boxes, and the names of their classes where there is room, into a picture; their corners are its pixels."""
+    draw = ImageDraw.Draw(image)
+    # a box that a stranger wrote may be anywhere, or nowhere
+    most = np.float32(max(image.size))
+    corners = np.nan_to_num(boxes[:_MOST_BOXES]).clip(-most, 2 * most).tolist()
+    for (x0, y0, x1, y1), target in zip(corners, targets.tolist(), strict=False):
+        color = _color(target + 1)
+        draw.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=color, width=2)
+        name = _fitted(classes[target] if 0 <= target < len(classes) else "", int(x1 - x0))
+        if name:
+            draw.rectangle((x0, y0, x0 + draw.textlength(name) + 4, y0 + _NAME_HEIGHT), fill=color)
+            draw.text((x0 + 2, y0 + 1), name, "black")
+
+
 def _label(manifest: Manifest, targets: npt.NDArray[Any], row: int) -> str:
     if manifest.target_kind == "class":
         index = int(targets[row])
         return manifest.classes[index] if 0 <= index < len(manifest.classes) else f"row {row}"
     if manifest.target_kind == "multi-hot":
-        names = (manifest.classes[i] for i in np.flatnonzero(targets[row])[:_CAPTION_CHARACTERS])
-        return ", ".join(names) or "none"
-    return ", ".join(f"{value:g}" for value in targets[row][:_CAPTION_CHARACTERS])
+        return ", ".join(manifest.classes[i] for i in np.flatnonzero(targets[row])[:_TILE]) or "none"
+    return ", ".join(f"{value:g}" for value in targets[row][:_TILE])
 
 
-def _fitted(text: str, width: int, font: ImageFont.ImageFont | ImageFont.FreeTypeFont) -> str:
-    """Shorten text to a tile's width; what the built-in font lacks is shown as a question mark."""
-    text = shown(text, most=_CAPTION_CHARACTERS)
-    text = text.encode("latin-1", "replace").decode("latin-1")
-    if font.getlength(text) <= width:
-        return text
-    while text and font.getlength(text + "..") > width:
-        text = text[:-1]
-    return text + ".."
+def _fitted(text: str, width: int) -> str:
+    """Shorten text to a width in pixels; what the built-in font lacks is shown as a question mark."""
+    most = width // _CHARACTER_WIDTH - len("...")
+    return shown(text, most=most).encode("latin-1", "replace").decode("latin-1") if most > 0 else ""
+
+
+def _color(number: int) -> tuple[int, int, int]:
+    red, green, blue = colorsys.hsv_to_rgb(number * _HUE_STEP % 1, 0.75, 1.0)
+    return round(255 * red), round(255 * green), round(255 * blue)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import click
 
@@ -30,7 +29,7 @@ def show(out: str, rows: str | None, count: int, output: str | None) -> int:
         pack show out/ --rows 100-149 -o some.png
     """
     from packer.inputs.splits import check_one_store, stores_of
-    from packer.operations.show import contact_sheet, png
+    from packer.operations.show import contact_sheet
 
     if rows is not None:
         check_one_store(out, Option("rows"))
@@ -40,6 +39,6 @@ def show(out: str, rows: str | None, count: int, output: str | None) -> int:
         path = f"{stem}-{split}{suffix}" if split else f"{stem}{suffix}"
         sheet = contact_sheet(store, rows=chosen, count=count)
         with error_path(path):
-            Path(path).write_bytes(png(sheet))
+            sheet.save(path, format="PNG")
         say(path)
     return 0
