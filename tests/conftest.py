@@ -35,6 +35,12 @@ Tune = Callable[..., None]
 hypothesis_settings.register_profile("pixpack", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 hypothesis_settings.load_profile("pixpack")
 
+
+def examples(count: int) -> hypothesis_settings:
+    """Have hypothesis draw so many examples: up to 100 are the same in each run of the tests, more are others each night."""
+    return hypothesis_settings(max_examples=count, derandomize=count <= 100)
+
+
 # Before torch is imported: its threads, for which others wait here, sleep between two operations instead of spinning.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 import pytest
-from hypothesis import given, settings
+from conftest import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from kinds import MakeInputs, MakeStore
 
@@ -79,11 +80,11 @@ def commands(draw: st.DrawFn, own: Path) -> list[str]:
     return words + options
 
 
-@pytest.mark.parametrize("count", [30, pytest.param(2000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("count", [30, pytest.param(500, marks=pytest.mark.nightly)])
 def test_any_options_end_in_a_result_or_a_sentence(count: int, given_files: Path, watched: Watched) -> None:
     ended = Counter[int | None]()
 
-    @settings(max_examples=count, derandomize=True)
+    @examples(count)
     @given(
         commands(watched.own), st.sampled_from([b"", b"\xff\xfe\n", b"crop/images/ant/0.jpg\ncrop/images/bee/1.jpg\n"])
     )

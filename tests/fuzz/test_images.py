@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from conftest import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from packer.errors import DecodeError
@@ -42,11 +43,11 @@ def row_or_reason(decoder: Decoder, data: bytes) -> Row | str:
         return str(e)
 
 
-@pytest.mark.parametrize("count", [100, pytest.param(20_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("count", [100, pytest.param(10_000, marks=pytest.mark.nightly)])
 def test_a_damaged_image_is_a_row_or_a_reason_with_the_compiled_part_and_without(count: int) -> None:
     compiled, plain = decoder(True), decoder(False)
 
-    @settings(max_examples=count, derandomize=True)
+    @examples(count)
     @given(damaged(jpegs) | damaged(files))
     def check(file: File) -> None:
         assert row_or_reason(compiled, file.data) == row_or_reason(plain, file.data)
@@ -73,7 +74,7 @@ def packed(watched: Watched, images: dict[str, bytes]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("count", [2, pytest.param(60, marks=pytest.mark.nightly)])
 def test_images_between_damaged_ones_become_what_they_become_without_these(count: int, watched: Watched) -> None:
-    @settings(max_examples=count, derandomize=True)
+    @examples(count)
     @given(st.lists(files, min_size=10, max_size=10), st.lists(damaged(files), min_size=30, max_size=30))
     def check(intact: list[File], broken: list[File]) -> None:
         # in the order of names, three broken ones before each

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from conftest import examples
+from hypothesis import given
 from kinds import ROWS, MakeStore
 
 from reader import MemmapDataset
@@ -65,7 +66,7 @@ def test_both_readers_refuse_the_same_of_hostile_stores(store_of: MakeStore, tmp
 def test_both_readers_refuse_the_same_of_mutants(kind: str, count: int, store_of: MakeStore, tmp_path: Path) -> None:
     base = store_of(kind)
 
-    @settings(max_examples=count, derandomize=True)
+    @examples(count)
     @given(mutants(base))
     def check(changes: list[Change]) -> None:
         shutil.rmtree(tmp_path / "store", ignore_errors=True)

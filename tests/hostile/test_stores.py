@@ -6,7 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from conftest import examples
+from hypothesis import given
 from kinds import MakeStore
 
 from reader import MemmapDataset
@@ -53,7 +54,7 @@ def test_mutants_end_in_a_result_or_a_sentence(
 ) -> None:
     base = store_of(kind)
 
-    @settings(max_examples=count, derandomize=True)
+    @examples(count)
     @given(mutants(base))
     def check(changes: list[Change]) -> None:
         shutil.rmtree(tmp_path / "store", ignore_errors=True)
