@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from packer.options import RowOptions
 from packer.values import side_limit
@@ -48,15 +47,7 @@ class Geometry:
     @classmethod
     def recorded(cls, manifest: Manifest) -> Geometry:
         """Return by which the rows of a store were made; what its options do not say is as by default."""
-        return cls.of_options(manifest.options, manifest.common_sides)
-
-    @classmethod
-    def of_options(cls, options: Mapping[str, Any], size: tuple[int, int] | None) -> Geometry:
-        """Take size = (height, width), None where rows have their own, and the rest from recorded options."""
-        side, is_short = side_limit(options.get("max_size"))
-        named = ("fit", "crop_fraction", "resample")
-        chosen = {name: options[name] for name in named if name in options}
-        return cls(*(size or (side, side)), **chosen, limits_short=is_short)
+        return cls.of((manifest.height, manifest.width), RowOptions.among(manifest.options))
 
     @property
     def sides(self) -> tuple[int, int]:
