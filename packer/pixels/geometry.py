@@ -47,7 +47,10 @@ class Geometry:
     @classmethod
     def recorded(cls, manifest: Manifest) -> Geometry:
         """Return by which the rows of a store were made; what its options do not say is as by default."""
-        return cls.of((manifest.height, manifest.width), RowOptions.among(manifest.options))
+        options = manifest.options
+        side, is_short = side_limit(options.get("max_size"))
+        chosen = {name: options[name] for name in ("fit", "crop_fraction", "resample") if name in options}
+        return cls(*(manifest.common_sides or (side, side)), **chosen, limits_short=is_short)
 
     @property
     def sides(self) -> tuple[int, int]:
