@@ -159,7 +159,7 @@ def copy_plans(plans: Mapping[str, CopyPlan], out: Path, *, overwrite: bool) -> 
     They may replace stores: then all are made before the first is replaced.
 
     Raises:
-        OptionsError: OUT is inside one of the stores.
+        OptionsError: OUT is inside a store, or one of the stores is inside it.
         PackError: OUT is in the way, a store is damaged or was replaced meanwhile; DiskFullError, LockedError.
     """
     guard_standard_streams()
@@ -221,15 +221,11 @@ def _check_same(path: Path, manifest: Manifest) -> None:
 
 
 def _check_apart(store: Path, out: Path, stage: Path) -> None:
-    """Refuse a store that OUT is in, that would be deleted with OUT, or that is where OUT is made."""
-    real = Path(os.path.realpath(store))
-    if real in Path(os.path.realpath(out)).parents:
-        raise OptionsError(f"OUT {out} is inside the store {store}. Choose a folder outside it.")
-    for folder in (out, stage):
-        if Path(os.path.realpath(folder)) in real.parents:
-            raise OptionsError(f"the store {store} is inside {folder}, which would be replaced. Choose another OUT.")
-    if real == Path(os.path.realpath(stage)):
-        raise OptionsError(f"the store {store} is where OUT {out} is made. Move it away, or choose another OUT.")
+    """Refuse a store that would be deleted with OUT, or that is where OUT is made."""
+    real, made = Path(os.path.realpath(store)), Path(os.path.realpath(stage))
+    for folder in (Path(os.path.realpath(out)), made):
+        if folder in real.parents or real == made:
+            raise OptionsError(f"the store {store} is in {folder}, which would be replaced. Choose another OUT.")
 
 
 class _Copy:

@@ -430,8 +430,8 @@ def test_stores_that_would_be_deleted_are_refused(shared_store: Path, tmp_path: 
     out = tmp_path / "out"
     shutil.copytree(shared_store, out)
     for source, sentence in (
-        (tmp_path / "out.packing", "is where OUT .* is made"),
-        (out / "_tensordict/in", "is inside .*out, which would be replaced"),
+        (tmp_path / "out.packing", "is in .*out.packing, which would be replaced"),
+        (out / "_tensordict/in", "is in .*out, which would be replaced"),
     ):
         shutil.copytree(shared_store, source)
         (source / ".packing").mkdir()

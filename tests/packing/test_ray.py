@@ -87,4 +87,4 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path, capsys: pytest.Cap
     with pytest.raises(OptionsError, match="engine='ray' needs size or fit='none'"):
         pack(tmp_path, tmp_path / "out", engine="ray")
     assert run([str(tmp_path), str(tmp_path / "out"), "--size", "16", "--engine", "spark"]) == 2
-    assert "'spark' is not one of 'local', 'ray'" in capsys.readouterr().err
+    assert "--engine is 'spark', expected local or ray" in capsys.readouterr().err
