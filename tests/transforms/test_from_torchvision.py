@@ -14,35 +14,6 @@ from reader import Normalize, from_torchvision, transforms
 from reader.transforms import Compose
 
 MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-# name and arguments, as both versions of torchvision have them
-RECIPE: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
-    ("RandomResizedCrop", (20,), {"scale": (0.5, 1.0)}),
-    ("RandomCrop", (20, 2), {"padding_mode": "reflect"}),
-    ("CenterCrop", (20,), {}),
-    ("Resize", (20,), {}),
-    ("Resize", ((20, 18),), {}),
-    ("Resize", (40,), {"max_size": 41}),
-    ("Pad", (3,), {"fill": 7}),
-    ("RandomHorizontalFlip", (0.3,), {}),
-    ("RandomVerticalFlip", (0.3,), {}),
-    ("ColorJitter", (0.4, 0.3, 0.2, 0.1), {}),
-    ("ColorJitter", (), {"hue": 0.1}),
-    ("RandomGrayscale", (0.3,), {}),
-    ("Grayscale", (3,), {}),
-    ("GaussianBlur", (3, (0.1, 2.0)), {}),
-    ("RandomSolarize", (100, 0.3), {}),
-    ("RandomPosterize", (3, 0.3), {}),
-    ("RandomEqualize", (0.3,), {}),
-    ("RandomAutocontrast", (0.3,), {}),
-    ("RandomAdjustSharpness", (2, 0.3), {}),
-    ("RandomInvert", (0.3,), {}),
-    ("RandomRotation", (30,), {"fill": 9}),
-    ("RandomAffine", (30, (0.1, 0.1), (0.8, 1.2), 10), {}),
-    ("RandomErasing", (0.4,), {"value": 3}),
-    ("RandAugment", (1, 5), {}),
-    ("TrivialAugmentWide", (), {}),
-]
-NAMES = [f"{n}-{name}" for n, (name, _, _) in enumerate(RECIPE)]
 
 
 def versions() -> list[Any]:
@@ -53,13 +24,6 @@ def same(made: Any, expected: Any) -> bool:
     """Return whether two transforms give the same for a batch."""
     ours, theirs = (transform(pictures(8, size=(30, 28))).pixels for transform in (made, expected))
     return bool(torch.equal(ours, theirs))
-
-
-@pytest.mark.parametrize(("name", "given", "named"), RECIPE, ids=NAMES)
-def test_each_is_ours_of_the_same_name_and_arguments(name: str, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-    expected = Compose([getattr(transforms, name)(*given, **named)])
-    for version in versions():
-        assert same(from_torchvision(getattr(version, name)(*given, **named)), expected)
 
 
 def test_a_recipe_within_a_recipe_becomes_one_of_ours() -> None:

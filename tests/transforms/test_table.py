@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 from augmenting import v2
-from conftest import Tune
+from conftest import Tune, torchvision_or_skip
 
 from reader import ImageBatch, RaggedBatch, compiled, transforms
 from reader.transforms.policies import OPERATIONS
@@ -349,3 +349,13 @@ def test_saturation_of_gray_rows_changes_no_pixel() -> None:
         for row, image in enumerate(images):
             assert torch.equal(transform(one(row, image)).pixels[0], image)
         assert torch.equal(transform(ragged(images, [7, 8])).pixels, torch.cat([image.reshape(-1) for image in images]))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case[0] not in ("Normalize", "RandomChoice")], ids=str)
+def test_of_torchvisions_own_object_ours_of_the_same_name_and_arguments_is_made(case: Case) -> None:
+    batch = one(7, pixels(7, 23, 17, 3))
+    expected = made(transforms, case)(batch).images
+    for module in (torchvision_or_skip().transforms, v2()):
+        if hasattr(module, case[0]):
+            found = transforms.from_torchvision(made(module, case))(batch).images
+            assert all(map(torch.equal, found, expected))
