@@ -222,9 +222,9 @@ def _check_same(path: Path, manifest: Manifest) -> None:
 
 def _check_apart(store: Path, out: Path, stage: Path) -> None:
     """Refuse a store that would be deleted with OUT, or that is where OUT is made."""
-    real, made = Path(os.path.realpath(store)), Path(os.path.realpath(stage))
-    for folder in (Path(os.path.realpath(out)), made):
-        if folder in real.parents or real == made:
+    real, replaced, made = (Path(os.path.realpath(path)) for path in (store, out, stage))
+    for folder, places in ((replaced, real.parents), (made, (real, *real.parents))):
+        if folder in places:
             raise OptionsError(f"the store {store} is in {folder}, which would be replaced. Choose another OUT.")
 
 
