@@ -70,7 +70,7 @@ def read_tars(paths: list[Path], classes: tuple[str, ...] | None, options: Input
                         f"{path}/{inside} is there twice, with different contents. Give each sample a name."
                     )
             elif sieve.takes(inside):
-                inputs.add(inside, -1, refusal)
+                inputs.add(inside, refusal)
                 inputs.members.values.extend((number, offset, size, size, RAW, 0))
         for name in inputs.paths[before:]:
             cells.add(_record(name, labels, path))
@@ -119,7 +119,7 @@ def read_zip(path: Path) -> dict[str, Inputs]:
                 sieve.count(not info.is_dir())
                 name = _inside(info.filename)
                 if not info.is_dir() and sieve.takes(name):
-                    inputs.add(name, -1, _zip_refusal(info))
+                    inputs.add(name, _zip_refusal(info))
                     sizes = info.compress_size, info.file_size
                     inputs.members.values.extend((0, info.header_offset, *sizes, info.compress_type, info.CRC))
     except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError) as e:

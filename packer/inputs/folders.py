@@ -35,7 +35,7 @@ def list_folder(images: Path) -> dict[str, Inputs]:
     found = {split: Inputs(images / split) for split in splits}
     for split, inputs in found.items():
         for name, refusal in _walk(images / split, sieve, _identity(images)):
-            inputs.add(name, -1, refusal)
+            inputs.add(name, refusal)
         if split and not inputs.paths:
             raise ScanError(f"{images}/{split} holds no image. Fill it or remove it: every split becomes a store.")
     first = next(iter(found.values()))

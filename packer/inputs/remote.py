@@ -27,7 +27,7 @@ def list_url(url: str) -> dict[str, Inputs]:
     for name, (size_bytes, version) in list_objects(url).items():
         sieve.count()
         if sieve.takes(name):
-            inputs.add(name, -1, _refusal(size_bytes))
+            inputs.add(name, _refusal(size_bytes))
             states.append((size_bytes, version, 0))
     inputs.states = Column.from_rows("int64", states, 3)
     sieve.report(inputs, redacted(url))

@@ -126,12 +126,12 @@ class Inputs:
     def __len__(self) -> int:
         return len(self.paths)
 
-    def add(self, path: str, target: int, refusal: str | None = None) -> None:
-        """Append one sample with a class target; with a refusal it is rejected without being opened."""
+    def add(self, path: str, refusal: str | None = None) -> None:
+        """Append one sample without a label; with a refusal it is rejected without being opened."""
         if refusal is not None:
             self.refused[len(self.paths)] = refusal
         self.paths.append(path)
-        self.targets.values.append(target)
+        self.targets.values.append(-1)
 
     def line(self, index: int) -> int | None:
         """Return the line of the list that names an input, None where there is no list."""
