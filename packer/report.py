@@ -72,13 +72,13 @@ class PackReport:
     rejected: int
     ignored: int
     classes: int
-    size: tuple[int, int]
-    channels: int
-    store_bytes: int
-    source_bytes: int
-    seconds: float
-    images_per_second: float
-    too_many_rejects: bool
+    size: tuple[int, int] = (0, 0)
+    channels: int = 0
+    store_bytes: int = 0
+    source_bytes: int = 0
+    seconds: float = 0.0
+    images_per_second: float = 0.0
+    too_many_rejects: bool = False
     reasons: dict[str, int] = field(default_factory=dict)
     resumed_from: int = 0
     target_kind: str = "class"

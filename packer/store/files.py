@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import shutil
 import stat
@@ -15,24 +14,13 @@ from pathlib import Path
 
 from reader.format.filesystem import error_path
 
-# Of ext4, XFS, Btrfs, NFS and most others, in bytes (limits.h, NAME_MAX).
-LONGEST_NAME = 255
-
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Put content at path so that a reader or a crash sees the old file or the new one, never a part."""
-    temporary = temporary_of(path)
+    temporary = path.with_name(f".{path.name}.tmp")
     write_synced(temporary, content)
     os.replace(temporary, path)
     sync_folder(path.parent)
-
-
-def temporary_of(path: Path) -> Path:
-    """Name the file beside path that becomes path when it is complete; its name is no longer than a file system allows."""
-    name = f".{path.name}.tmp"
-    if len(os.fsencode(name)) > LONGEST_NAME:
-        name = f".{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:32]}.tmp"
-    return path.with_name(name)
 
 
 def write_synced(path: Path, content: bytes) -> None:

@@ -164,7 +164,7 @@ def _fields(written: RowFiles, header: journals.Header, layout: RowLayout, input
         "mask_values": written.mask_values,
         "has_own_sizes": layout.geometry.has_own_sizes,
         "has_own_masks": layout.has_masks and not layout.has_mask_file,
-        "jpeg": jpeg_rows(layout.quality, written.unpacked_bytes, written.squared_error),
+        "jpeg": JpegRows(layout.quality, written.unpacked_bytes, written.squared_error) if layout.quality else None,
     }
 
 
@@ -176,11 +176,6 @@ def _totals(written: RowFiles, header: journals.Header) -> dict[str, object]:
         "square_sums": written.square_sums,
         "max_rejects": header.max_rejects,
     }
-
-
-def jpeg_rows(quality: int, pixel_bytes: int, squared_error: int) -> JpegRows | None:
-    """Return what a manifest says of rows that are JPEGs of this quality; None of 0, raw rows."""
-    return JpegRows(quality, pixel_bytes, squared_error) if quality else None
 
 
 def _metadata_entries(fields: dict[str, Any], files: dict[str, FileEntry]) -> dict[str, FileEntry]:
