@@ -31,13 +31,14 @@ from packer.report import PackReport, Progress
 from packer.sample_lines import Reject, Sample, read_rejects
 from packer.store import journal as journals
 from packer.store.blocks import RejectedInput, Result, Task, block_inputs
-from packer.store.destination import Folder, Making, row_names
+from packer.store.destination import Folder, Making
 from packer.store.disk_space import allocate, as_pack_error, check_room, guard_standard_streams
 from packer.store.files import sync_names
 from packer.store.lock import checked
 from packer.store.out_folder import check_destination, resolved_out
 from packer.store.recorded import DIVISION, TOTALS
 from packer.store.reports import store_report, summed_report
+from packer.store.row_files import row_names
 from packer.store.seal import seal
 from packer.store.sealed.checked_rows import Ints, damage, line_spans
 from packer.store.sealed.ragged_rows import SealedRows, row_sizes, tensor_rows
@@ -263,7 +264,7 @@ class _Copy:
             decoders=self._like.decoders,
             labels=self._plan.labels,
         )
-        sealed = seal(self._making.log(), header, job.layout, inputs, self._blocks(job, step, rejects))
+        sealed = seal(self._making, header, job.layout, inputs, self._blocks(job, step, rejects))
         assert sealed is not None  # there are rows
         return sealed
 

@@ -24,7 +24,7 @@ from packer.sources.object_storage import open_url, reason
 from packer.store.destination import Folder
 from packer.store.disk_space import as_pack_error, check_room
 from packer.store.files import sync_folder, write_at, write_atomically
-from packer.store.journal import Header, header_of
+from packer.store.journal import CommitLog, Header, header_of
 from packer.store.lock import checked
 from packer.store.out_folder import check_destination, resolved_out
 from packer.store.state import PULL, check_finished, unfinished_message
@@ -152,7 +152,7 @@ def pull(url: str, out: str | os.PathLike[str], *, progress: OnBytes | None = No
     try:
         with to.begin(contents), checked(to.check_same):
             check_room(to.stage, sizes, _AGAIN)
-            log = to.store("").log()
+            log = CommitLog(to.stage, to.check_same)
             log.begin(header)
             log.close()
             for split, (manifest, blocks) in parsed.items():

@@ -31,7 +31,7 @@ from packer.store.destination import Making
 from packer.store.disk_space import allocate, as_pack_error, check_room
 from packer.store.lock import checked
 from packer.store.reports import CHANGES_NAMED, empty_report, store_report
-from packer.store.row_files import MASKS
+from packer.store.row_files import MASKS, row_names
 from packer.store.seal import expected_sizes, seal
 from packer.workers.block_worker import PackJob
 from packer.workers.engine import LocalEngine
@@ -82,7 +82,7 @@ class Build:
     @functools.cached_property
     def _log(self) -> journals.CommitLog:
         """What commits its blocks, once the destination is locked."""
-        return self._making.log(self._job.layout)
+        return journals.CommitLog(self._out, self._to.check_same, row_names(self._job.layout))
 
     def divide(self) -> None:
         """Divide the inputs into blocks, for which headers are read where rows have sizes of their own.
@@ -150,7 +150,7 @@ class Build:
                 self._reuse(header)
             self._take_room()
             self._run_blocks(header.block_inputs)
-            sealed = seal(self._log, header, self._job.layout, self._inputs)
+            sealed = seal(self._making, header, self._job.layout, self._inputs)
         finally:
             self._log.close()
         if sealed is None:
@@ -195,7 +195,7 @@ class Build:
     def _take_room(self) -> None:
         """Allocate the files of rows."""
         check_room(self._out, self._sizes)
-        for name in (PIXELS, MASKS) if self._job.layout.has_mask_file else (PIXELS,):
+        for name in row_names(self._job.layout):
             self._allocate(name)
 
     def _allocate(self, name: str) -> None:

@@ -337,7 +337,7 @@ class _Joined:
             size_bytes = self._rows * math.prod(like.extras["masks"].row_shape)
             set_size(self._out / MASKS, size_bytes, size_bytes)
             files[MASKS] = FileEntry(size_bytes, sha256_file(self._out / MASKS, CountedBytes(size_bytes)))
-        manifest = commit_manifest(self._making.log(), self._fields(), files, self._blocks())
+        manifest = commit_manifest(self._making, self._fields(), files, self._blocks())
         report = store_report(manifest, Inputs(self._out), self._out, 0.0, manifest.inputs)
         limit = WorkerOptions(max_rejects=self._parts[0].header.max_rejects).allowed_rejects(manifest.inputs)
         return dataclasses.replace(report, too_many_rejects=manifest.rejected > limit)

@@ -30,7 +30,6 @@ import os
 import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from packer.errors import OptionsError, PackError
 from packer.inputs.splits import is_split, split_of, stores_in
@@ -53,11 +52,8 @@ from packer.store.state import (
 )
 from packer.system import FULL
 from packer.text import system_reason
-from reader.format.manifest import MANIFEST, PIXELS, REJECTED, SAMPLES
+from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
 from reader.format.splits import FOLDER, beside
-
-if TYPE_CHECKING:
-    from packer.pixels.layout import RowLayout
 
 # What a store has in its folder, and what is there while it is made.
 _OWN_NAMES = {FOLDER, "_tensordict", "meta.json", SAMPLES, REJECTED, MANIFEST, f".{MANIFEST}.tmp"}
@@ -83,14 +79,6 @@ class Making:
     def old(self) -> Path | None:
         """The store that it replaces, or None."""
         return self.name if self.to.replaces and is_store(self.name) else None
-
-    def log(self, layout: RowLayout | None = None) -> journals.CommitLog:
-        """Return what commits its blocks.
-
-        Args:
-            layout: of its rows; None: what is committed is durable already.
-        """
-        return journals.CommitLog(self.folder, self.to.check_same, row_names(layout))
 
 
 class Folder:
@@ -432,15 +420,6 @@ def _names(folder: Path) -> list[str]:
         return []
     except OSError as e:
         raise PackError(f"{folder} cannot be listed: {e.strerror}.") from None
-
-
-def row_names(layout: RowLayout | None) -> list[str]:
-    """Name the files that workers write rows to."""
-    if layout is None:
-        return []
-    from packer.store.row_files import MASKS
-
-    return [PIXELS, MASKS] if layout.has_mask_file else [PIXELS]
 
 
 @contextlib.contextmanager

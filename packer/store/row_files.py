@@ -162,6 +162,11 @@ class RowFiles:
         return entries | {PIXELS: FileEntry(self.pixel_bytes + filling, f"crc32:{crc32:08x}")}
 
 
+def row_names(layout: RowLayout) -> list[str]:
+    """Name the files that workers write rows to."""
+    return [PIXELS, MASKS] if layout.has_mask_file else [PIXELS]
+
+
 def add_sources(digest: int, sources: Iterable[tuple[str, State, State]]) -> int:
     """Add to a digest, below 2**256, the path of each source, its state and that of its mask.
 

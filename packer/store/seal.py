@@ -22,6 +22,7 @@ from packer.progress import CountedBytes, notify
 from packer.report import Progress
 from packer.store import journal as journals
 from packer.store.blocks import Result
+from packer.store.destination import Making
 from packer.store.files import sync_folder, write_atomically, write_synced
 from packer.store.manifest_file import encode_manifest
 from packer.store.recorded import SOURCES, TOTALS
@@ -40,19 +41,19 @@ _FEW_FILES_BYTES = 32 << 10
 
 
 def seal(
-    log: journals.CommitLog,
+    making: Making,
     header: journals.Header,
     layout: RowLayout,
     inputs: Inputs,
     blocks: Iterable[Result] | None = None,
 ) -> Manifest | None:
-    """Turn committed blocks, those of the log's journal or the given ones, into a finished store; None where they hold no row.
+    """Turn committed blocks, those of its journal or the given ones, into a finished store; None where they hold no row.
 
     The manifest is written after everything it names is synced; no journal is touched. What the user should know of masks is
     added to the notes of the inputs.
     """
-    log.check()
-    out = log.store
+    making.to.check_same()
+    out = making.folder
     if extra_specs(inputs, layout):
         (out / EXTRAS).mkdir(exist_ok=True)
     written = RowFiles(out, layout, inputs)
@@ -72,13 +73,13 @@ def seal(
         )
     if not written.rows:
         return None
-    log.check()
+    making.to.check_same()
     set_size(out / PIXELS, written.pixel_bytes, pixels)
     if layout.has_mask_file:
         size_bytes = layout.mask_bytes(written.pixel_bytes)
         set_size(out / MASKS, size_bytes, size_bytes)
         files[MASKS] = FileEntry(size_bytes, sha256_file(out / MASKS, CountedBytes(size_bytes)))
-    manifest = commit_manifest(log, _fields(written, header, layout, inputs), files, written.blocks)
+    manifest = commit_manifest(making, _fields(written, header, layout, inputs), files, written.blocks)
     if {*manifest.mask_values} in ({255}, {0, 255}) and "mask_values" not in manifest.options:
         inputs.notes.append(
             f"{header.split and f'{header.split}: '}the masks have no class but 0, as losses ignore 255. If 255 is a class, pack"
@@ -106,15 +107,15 @@ def expected_sizes(layout: RowLayout, inputs: Inputs) -> dict[str, int]:
 
 
 def commit_manifest(
-    log: journals.CommitLog, fields: dict[str, Any], files: dict[str, FileEntry], blocks: Iterable[Block]
+    making: Making, fields: dict[str, Any], files: dict[str, FileEntry], blocks: Iterable[Block]
 ) -> Manifest:
     """Write what follows from the fields of a manifest, sync all names, then the manifest itself: it makes the store.
 
     Args:
         files: of each file that is there, synced.
     """
-    manifest, out = Manifest(**fields, files=files | _metadata_entries(fields, files)), log.store
-    log.check()
+    manifest, out = Manifest(**fields, files=files | _metadata_entries(fields, files)), making.folder
+    making.to.check_same()
     for name, content in metadata_files(manifest).items():
         write_synced(out / name, content)
     for folder in [out / EXTRAS] * bool(manifest.extras) + [out / "_tensordict", out]:
@@ -122,7 +123,7 @@ def commit_manifest(
     blocks = list(blocks)
     content = encode_manifest(manifest, blocks)
     _check_opens(content, out / MANIFEST)
-    log.check()
+    making.to.check_same()
     write_atomically(out / MANIFEST, content)
     return manifest
 
