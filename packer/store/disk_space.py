@@ -115,9 +115,10 @@ def as_pack_error(error: OSError, out: Path, sizes: dict[str, int], again: str =
     fewer = "" if again else f" or give fewer {Option('workers')}"
     again = again or "give the same command again"
     if error.errno in NO_DESCRIPTOR:
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return PackError(
-            f"{error.filename or 'a pipe to a worker'} cannot be opened: {system_reason(error)}, {open_files_limit()}."
-            f" Allow more{fewer}, and {again}."
+            f"{error.filename or 'a pipe to a worker'} cannot be opened: {system_reason(error)}, of which this process may"
+            f" have {most} (ulimit -n). Allow more{fewer}, and {again}."
         )
     if error.filename is None and error.errno not in FULL:  # whatever opens, reads or writes a file names it
         return PackError(
@@ -138,8 +139,3 @@ def as_pack_error(error: OSError, out: Path, sizes: dict[str, int], again: str =
         f"{what}; {need} more bytes are needed, its disk has {free} free."
         f" Free some space or raise your quota, and {again}."
     )
-
-
-def open_files_limit() -> str:
-    """Write how many files this process may have open."""
-    return f"of which this process may have {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} (ulimit -n)"

@@ -142,7 +142,11 @@ class CommitLog:
     def commit(self, results: list[Result]) -> None:
         """Make blocks durable: their rows, then their lines, which are on disk when it returns."""
         self.check()
-        self._save(results)
+        # rows where a crash leaves them, before the lines that say so
+        self._opened = self._opened or [os.open(path, os.O_RDWR) for path in self._rows]
+        for path, descriptor in zip(self._rows, self._opened, strict=True):
+            with error_path(path):
+                getattr(os, "fdatasync", os.fsync)(descriptor)
         lines = b""
         for result in results:
             self._inputs_stop, self._rows_stop = self._inputs_stop + result.inputs, self._rows_stop + result.rows
@@ -155,13 +159,6 @@ class CommitLog:
             if descriptor >= 0:
                 with error_path(path):
                     os.close(descriptor)
-
-    def _save(self, results: list[Result]) -> None:
-        """Bring rows where a crash leaves them."""
-        self._opened = self._opened or [os.open(path, os.O_RDWR) for path in self._rows]
-        for path, descriptor in zip(self._rows, self._opened, strict=True):
-            with error_path(path):
-                getattr(os, "fdatasync", os.fsync)(descriptor)
 
     def _write(self, lines: bytes) -> None:
         data = memoryview(lines)

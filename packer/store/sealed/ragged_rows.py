@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from packer.store.sealed.checked_rows import CheckedPixels, Ints, read_spans
 from reader import jpeg_frames
-from reader.format.blocks import Block
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
 from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_manifest
@@ -143,7 +142,7 @@ class StoredRows:
         return StoreError(f"{self._out}: row {row}: {what}. The store is damaged: copy it again.")
 
 
-class SealedRows:
+class SealedRows(CheckedPixels):
     """The rows of a finished store, and their lines, for those who make rows of another store of them; for one thread.
 
     Opened before the manifest is read, so that they agree, whatever replaces the store meanwhile.
@@ -154,7 +153,7 @@ class SealedRows:
 
     def __init__(self, out: Path, digest: str) -> None:
         self._lines = open(out / SAMPLES, "rb")  # noqa: SIM115 (open as long as this is)
-        self._pixels = CheckedPixels(out)
+        super().__init__(out)
         self._line_begin = -1
         self.manifest = read_manifest(out)
         if self.manifest.digest != digest:
@@ -172,14 +171,6 @@ class SealedRows:
         self._line_begin = begin + len(text)
         return text.decode("ascii")
 
-    def block_of(self, row: int) -> Block:
-        """Return the block that a row is in."""
-        return self._pixels.block_of(row)
-
-    def is_intact(self, row: int) -> bool:
-        """Whether the block that a row is in has the bytes that were packed; each is read once."""
-        return self._pixels.is_intact(row)
-
     def row(self, number: int) -> tuple[bytes, bytes, bytes]:
         """Return the pixels of a row, its mask and its frame; those that it does not have are empty.
 
@@ -187,7 +178,7 @@ class SealedRows:
             StoreError: they are not what a row can be.
         """
         begin, size_bytes = self._rows.extent(number)
-        stored = self._pixels.read(begin, size_bytes)
+        stored = self.read(begin, size_bytes)
         if len(stored) != size_bytes:
             raise StoreError(f"row {number} is not within the pixels: the store is damaged. Copy it again.")
         mask = b""
@@ -209,4 +200,4 @@ class SealedRows:
     def close(self) -> None:
         """Let the files go."""
         self._lines.close()
-        self._pixels.close()
+        super().close()
