@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -194,27 +193,8 @@ def test_a_worker_gathers_straight_into_shared_memory(train: MemmapDataset) -> N
     assert torch.equal(torch.cat([batch.pixels for _, batch in loader(1)]), train.store.pixels)
 
 
-# In an interpreter of its own, which loads what a program does and no more.
-_LIBRARIES_OF_WORKERS = """
-import sys
-from reader import MemmapDataset, RandomResizedCrop
-from torch.utils.data import DataLoader
-
-def libraries(batch=None):
-    return {line.split()[-1] for line in open("/proc/self/maps") if ".so" in line}
-
-data, here = MemmapDataset(sys.argv[1], RandomResizedCrop(16), as_tuple=False), libraries()
-loader = DataLoader(data, batch_size=45, num_workers=2, collate_fn=libraries, multiprocessing_context="fork")
-print([worker - here for worker in loader])
-"""
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="forks")
-def test_a_forked_worker_loads_no_library(shared_store: Path) -> None:
-    """Each would have memory of its own for it."""
-    program = [sys.executable, "-c", _LIBRARIES_OF_WORKERS, str(shared_store)]
-    done = subprocess.run(program, capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=300)
-    assert done.stdout == "[set(), set()]\n", done.stdout + done.stderr
 
 
 def test_torchs_wrappers_reach_a_spawned_worker(shared_store: Path) -> None:

@@ -49,11 +49,6 @@ def rows_of(loader: MemmapLoader) -> list[int]:
     return [row for batch in loader for row in batch.rows.tolist()]
 
 
-def test_drop_last_and_as_tuple(train: MemmapDataset) -> None:
-    loader = MemmapLoader(train, 40, drop_last=True)
-    shapes = [(images.shape, targets.shape) for images, targets in loader]
-    assert shapes == [((40, 3, 32, 32), (40,))] * 2
-    assert len(loader) == 2
 
 
 @pytest.mark.parametrize("residency", ["cache", "disk"])

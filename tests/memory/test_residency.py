@@ -49,16 +49,6 @@ def test_memory_that_is_read_into_is_used_again_in_the_next_epoch(tmp_path: Path
     assert loader._gathering._ahead_pool is None
 
 
-def test_a_state_moves_between_residencies(train: MemmapDataset) -> None:
-    loader = MemmapLoader(train, 8, shuffle="block", residency="disk", as_tuple=False)
-    iterator = iter(loader)
-    for _ in range(4):
-        next(iterator)
-    state = loader.state_dict()
-    rest = [batch.rows.tolist() for batch in iterator]
-    other = MemmapLoader(train, 8, shuffle="block", residency="cache", as_tuple=False)
-    other.load_state_dict(state)
-    assert [batch.rows.tolist() for batch in other] == rest
 
 
 def test_a_store_cut_short_under_the_loader_is_named(store: Path) -> None:
