@@ -50,7 +50,6 @@ class MemmapDataset(Dataset[Any]):
     Raises:
         StoreError: path is not a finished, undamaged store, or has other classes.
         ValueError: arguments that contradict each other.
-        ImportError: as_pil without Pillow.
 
     Examples:
         >>> train = MemmapDataset(store_path)

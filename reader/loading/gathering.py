@@ -1,4 +1,4 @@
-"""Gathers the batches of a pass in the feeder's thread, from a file, a copy of it or what was read ahead, and sends them on.
+"""Gathers the batches of a pass in the feeder's thread, from a file, its mapping or what was read ahead, and sends them on.
 
 Batches are in leased buffers, pinned where they are copied to a CUDA device. A generator that waits at a yield keeps its locals
 alive: none of them may hold a batch there, or one more buffer than needed is in use.

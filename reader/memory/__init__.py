@@ -1,4 +1,4 @@
-"""Rows in host memory: read from the file, gathered into reused buffers, kept resident, read ahead.
+"""Rows in host memory: read from the file, copied from its mapping, decoded, read ahead.
 
-Begins copies from pinned memory to a device too. Chooses no rows, and computes no order.
+Chooses no rows, and computes no order.
 """

@@ -1,4 +1,4 @@
-"""Where the bytes of rows are: in memory, in a file, in object storage, or in several of these. A place knows no row."""
+"""Where the bytes of rows are: in memory, in a file, or at a URL. A place knows no row."""
 
 from __future__ import annotations
 

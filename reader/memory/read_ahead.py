@@ -1,4 +1,4 @@
-"""Reads spans of one file, or of several as one, ahead of their use: large reads in file order, several at once, no page faults.
+"""Reads spans of one file ahead of their use: large reads in file order, several at once, no page faults.
 
 Spans that will be asked for one after the other are read together as a chunk, into the memory of the steps that they belong to,
 while those of the chunk before are handed out. Knows files and spans; who asks for which rows is the plan of the caller.

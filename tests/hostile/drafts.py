@@ -111,7 +111,9 @@ class Draft:
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             (out / name).write_bytes(data)
         for name, what in self._after:
-            _OF_FILES[what](out / name)
+            # one that is not there, or a folder by now, cannot be emptied or linked
+            with contextlib.suppress(OSError):
+                _OF_FILES[what](out / name)
         return out
 
     def jpegs(self) -> list[bytes]:
