@@ -145,7 +145,8 @@ def pull(url: str, out: str | os.PathLike[str], *, progress: OnBytes | None = No
         return copy.report
     digests = {split: manifest.digest for split, (manifest, _) in parsed.items()}
     header = Header(images=(copy.report.url,), options=digests, command=PULL)
-    if to.unfinished and header_of(to.stage) != header:
+    # an empty journal: a pull, or anything else, that has begun and kept nothing
+    if to.unfinished and header_of(to.stage) not in (None, header):
         raise OptionsError(f"Choose another OUT: {unfinished_message(to.stage)}")
     to.check(contents)
     sizes = {f"{split}/{name}": e.size_bytes for split, (m, _) in parsed.items() for name, e in m.files.items()}
@@ -240,13 +241,28 @@ class _Copy:
             if path.stat().st_size > ends[-1]:
                 file.truncate(ends[-1])
 
-            def piece(start: int, stop: int, crc32: int | None) -> tuple[int, bool]:
-                if crc32 is not None and zlib.crc32(os.pread(file.fileno(), stop - start, start)) == crc32:
-                    return stop - start, False
+            def crc_of(start: int, stop: int, read: Callable[[int, int], bytes]) -> int:
+                """Return the checksum of what is read, little of it at a time: a block may say that it has any size."""
+                crc32 = 0
+                for at in range(start, stop, _PIECE_BYTES):
+                    crc32 = zlib.crc32(read(at, min(at + _PIECE_BYTES, stop)), crc32)
+                return crc32
+
+            def there(start: int, stop: int) -> bytes:
+                return os.pread(file.fileno(), stop - start, start)
+
+            def brought(start: int, stop: int) -> bytes:
                 data: bytes = self.ask(self.files.cat_file, name, start=start, end=stop) or b""
-                if len(data) != stop - start or crc32 not in (None, zlib.crc32(data)):
+                if len(data) != stop - start:
                     raise self._damaged(name)
                 write_at(file.fileno(), memoryview(data), start)
+                return data
+
+            def piece(start: int, stop: int, crc32: int | None) -> tuple[int, bool]:
+                if crc32 is not None and crc_of(start, stop, there) == crc32:
+                    return stop - start, False
+                if crc_of(start, stop, brought) != crc32 and crc32 is not None:
+                    raise self._damaged(name)
                 return stop - start, True
 
             for size_bytes, is_copied in pool.map(piece, ends, ends[1:], crcs or itertools.repeat(None)):
