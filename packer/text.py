@@ -11,19 +11,15 @@ from packer.option_names import Option
 _NAMED = 3
 
 
-def difference(found: object, expected: object) -> str:
-    """Name the first thing in which two dicts differ, or what one list lacks of the other.
+def difference(found: Mapping[str, object], expected: Mapping[str, object]) -> str:
+    """Name the first thing in which two records of decoders differ.
 
     Example:
-        >>> difference({"pillow": {"version": "12.1"}}, {"pillow": {"version": "12.2"}})
+        >>> difference({"pillow": {"version": "12.1", "simd": "avx2"}}, {"pillow": {"version": "12.2", "simd": "avx2"}})
         ' (pillow version: 12.1, now 12.2)'
         >>> difference({"libjpeg-turbo": {"jpeg4py": "0.1.4", "turbojpeg": "2.1.5"}}, {})
         ' (libjpeg-turbo: jpeg4py 0.1.4, turbojpeg 2.1.5, now none)'
     """
-    if isinstance(found, list | tuple) and isinstance(expected, list | tuple):
-        return f" ({len(found)}, now {len(expected)}): {names_difference(found, expected) or 'in another order'}"
-    if not isinstance(found, dict) or not isinstance(expected, dict):
-        return "" if isinstance(found, str) else f" ({found}, now {expected})"
     for key in {**expected, **found}:
         before, now = found.get(key), expected.get(key)
         if before != now:
