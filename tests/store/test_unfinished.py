@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import interrupted, make_splits, photo, store_bytes
+from conftest import interrupted, make_splits, store_bytes
 
 from packer import pack, pull, push, seal_parts, update
 from packer.cli.app import run
@@ -61,17 +61,6 @@ def test_of_a_store_that_is_replaced_info_says_how_far_that_is(
 Seen = Callable[..., None]
 
 
-def _shrunk(images: Path) -> Path:
-    """Leave 12 of 24 images: more are gone than an update takes without being told."""
-    for path in sorted(images.rglob("*.jpg"))[::2][: len(sorted(images.rglob("*.jpg"))) - 12]:
-        path.unlink()
-    return images
-
-
-def _with_one_more(images: Path) -> None:
-    photo(40, 30, 7).save(images / "class0/new.jpg")
-
-
 # What is there before, what is interrupted, and whether it is in a folder that was there.
 KINDS: dict[str, tuple[Callable[[Path, Path], object], Callable[[Path, Path, Seen | None], object]]] = {
     "pack": (lambda images, out: None, lambda images, out, seen: pack(images, out, size=32, workers=1, progress=seen)),
@@ -87,10 +76,6 @@ KINDS: dict[str, tuple[Callable[[Path, Path], object], Callable[[Path, Path, See
     "update": (
         lambda images, out: pack(images, out, size=32),
         lambda images, out, seen: update(images, out, progress=seen),
-    ),
-    "update of fewer": (
-        lambda images, out: pack(images, out, size=32),
-        lambda images, out, seen: update(_shrunk(images), out, progress=seen),
     ),
     "part": (lambda images, out: None, lambda images, out, seen: pack(images, out, size=32, part="1/1", progress=seen)),
     "part of splits": (
