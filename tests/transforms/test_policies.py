@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from augmenting import assert_same_distribution, difference, many, pictures, v2
+from augmenting import assert_same_distribution, by_torch, difference, many, pictures, v2
 from PIL import Image
 
 from reader.transforms import RandAugment, TimmRandAugment
@@ -108,6 +108,8 @@ def test_solarize_add_makes_the_dark_lighter() -> None:
     batch = pictures(2, size=(8, 8))
     step = torch.full((2,), OPERATIONS.index("SolarizeAdd")), torch.tensor([0.0, 110.0])
     images = TimmRandAugment(fill=None).applied(batch, [step]).images
+    with by_torch():
+        assert torch.equal(TimmRandAugment(fill=None).applied(batch, [step]).images, images)
     levels = batch.images.int()
     assert difference(images[0], batch.images[0]) == 0
     assert torch.equal(images[1].int(), torch.where(levels[1] < 128, levels[1] + 110, levels[1]))
