@@ -24,8 +24,7 @@ from packer.packing.request import update_command
 from packer.progress import listening, notify
 from packer.report import PackReport, Progress
 from packer.store.state import stage_of
-from reader.dataset.dataset import MemmapDataset
-from reader.dataset.samples import check_forms
+from reader.dataset.dataset import MemmapDataset, check_forms
 
 _log = logging.getLogger("pixpack")
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import functools
 import operator
 import os
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from reader import compiled
@@ -20,13 +21,19 @@ from reader.buffers import BufferPool, fresh
 from reader.dataset import collate
 from reader.dataset.indexing import Index, checked_position, checked_positions, is_row, split_positions
 from reader.dataset.opened_store import OpenedStore
-from reader.dataset.samples import Transform, check_forms, pil_image, sample_of
 from reader.dataset.splits import remote_store, store_path
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
 from reader.rows import Rows, is_run, rows_named
 from reader.store import Batch, ImageBatch, RaggedBatch, names_targets, plain
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# A function of the user: of an image, a target or a batch.
+Transform = Callable[[Any], Any]
+# One number, K numbers of a vector, or all targets of a row by name.
+Target = int | float | torch.Tensor | dict[str, Any]
 # A loop holds a batch while the next one is gathered.
 _LOOP_BUFFERS = 2
 
@@ -366,3 +373,25 @@ class MemmapDataset(Dataset[Any]):
         if not self.as_pil or self.transform is not None:
             return collate.joined(samples)
         return [image for image, _ in samples], collate.joined([target for _, target in samples])
+
+
+def sample_of(row: Batch, *, by_name: bool) -> tuple[torch.Tensor, Target]:
+    """Return (uint8[C, H, W], target) of one row."""
+    image, targets = plain(row, by_name=by_name)
+    assert isinstance(image, torch.Tensor)
+    value: Target = row.targets.item() if row.targets.ndim == 0 else row.targets
+    return image, targets | {"targets": value} if isinstance(targets, dict) else value
+
+
+def pil_image(image: torch.Tensor) -> Image:
+    """Return uint8[C, H, W] as an image of mode L, RGB or RGBA; it may share the tensor's memory."""
+    import PIL.Image
+
+    pixels = image.movedim(0, -1).contiguous().numpy()
+    return PIL.Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+
+
+def check_forms(target_transform: object, *, as_tuple: bool, as_pil: bool) -> None:
+    """Raise ValueError where a dataset's arguments contradict each other."""
+    if not as_tuple and (as_pil or target_transform is not None):
+        raise ValueError("as_pil and target_transform need as_tuple=True: without it a row is one ImageBatch.")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from reader.dataset.samples import Transform
+from reader.dataset.dataset import Transform
 from reader.device.transfer import DeviceBatch
 from reader.epoch import in_epoch, on_threads_of, stamped
 from reader.planning.plan import EpochPlan

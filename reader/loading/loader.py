@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset, Subset
 
-from reader.dataset.dataset import MemmapDataset
-from reader.dataset.samples import Transform
+from reader.dataset.dataset import MemmapDataset, Transform
 from reader.device.transfer import entered
 from reader.loading.finish import Finish
 from reader.loading.gathering import Gathering
