@@ -129,7 +129,8 @@ def _label(manifest: Manifest, targets: npt.NDArray[Any], row: int) -> str:
         index = int(targets[row])
         return manifest.classes[index] if 0 <= index < len(manifest.classes) else f"row {row}"
     if manifest.target_kind == "multi-hot":
-        return ", ".join(manifest.classes[i] for i in np.flatnonzero(targets[row])[:_TILE]) or "none"
+        names = [name for name, value in zip(manifest.classes, targets[row], strict=False) if value]
+        return ", ".join(names[:_TILE]) or "none"
     return ", ".join(f"{value:g}" for value in targets[row][:_TILE])
 
 

@@ -40,6 +40,7 @@ from packer.store.lock import LOCK, Lock
 from packer.store.parts import PARTS
 from packer.store.state import (
     MOVING,
+    REPLACING,
     UPDATE,
     in_progress,
     is_dropped,
@@ -323,6 +324,7 @@ class Folder:
         elif self.replaces:
             for store in self.finished:
                 copy_access(store, self.folder(split_of(store, self.out)))
+            write_atomically(self.stage / REPLACING, b"")
             replaced = self.stage
             if not _exchange(self.stage, self.out):
                 replaced = self._aside
@@ -369,7 +371,8 @@ class Folder:
                 with _held(working if is_moving else out, out):
                     if is_moving:
                         self._move_in()
-                    places = (stage, self._aside)
+                    is_replacing = (out / REPLACING).exists() and not (working / "old").exists()
+                    places = (stage, self._aside) if is_replacing else ()
                     # without a working folder it is none that is being made
                     replaced = [place for place in places if published(place) and not (place / FOLDER).exists()]
                     self._tidy(*replaced[:1])
@@ -388,6 +391,7 @@ class Folder:
             os.rename(replaced, working / "old")
             for folder in (self.out.parent, working):
                 sync_folder(folder)
+            (self.out / REPLACING).unlink()
         for store in published(self.out):
             if store != self.out:
                 shutil.rmtree(store / FOLDER, ignore_errors=True)

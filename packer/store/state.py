@@ -24,6 +24,8 @@ from reader.format.splits import beside, stages
 
 # In a stage inside OUT: all that is in it is finished, and being moved out of it.
 MOVING = f"{FOLDER}/moving"
+# In a stage that replaces stores: what is found under its own name, once it is OUT, is what it has replaced.
+REPLACING = f"{FOLDER}/replacing"
 # Of journals: what is done, a word of the command. That of a pull names no blocks.
 PULL, UPDATE = "pull", "update"
 # Of parts that are not packed to their end, as many are named.
