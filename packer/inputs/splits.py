@@ -99,5 +99,5 @@ def _order(name: str) -> tuple[int, str, str]:
 
 def _is_store(folder: Path) -> bool:
     # of a folder that may not be looked into, whatever opens it says so
-    is_closed = os.path.isdir(folder) and not os.access(folder, os.X_OK)
+    is_closed = os.path.isdir(folder) and not os.access(folder, os.X_OK, effective_ids=True)
     return is_closed or os.path.isfile(folder / MANIFEST) or os.path.isdir(folder / FOLDER)

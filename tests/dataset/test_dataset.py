@@ -193,10 +193,6 @@ def test_a_worker_gathers_straight_into_shared_memory(train: MemmapDataset) -> N
     assert torch.equal(torch.cat([batch.pixels for _, batch in loader(1)]), train.store.pixels)
 
 
-
-
-
-
 def test_torchs_wrappers_reach_a_spawned_worker(shared_store: Path) -> None:
     pairs = MemmapDataset(shared_store)
     both = ConcatDataset([pairs, Subset(pairs, [5, 80])])

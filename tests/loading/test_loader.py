@@ -49,8 +49,6 @@ def rows_of(loader: MemmapLoader) -> list[int]:
     return [row for batch in loader for row in batch.rows.tolist()]
 
 
-
-
 @pytest.mark.parametrize("residency", ["cache", "disk"])
 @pytest.mark.parametrize("count", [1, 2, 90])
 def test_rows_larger_than_a_window_of_blocks_are_blocks_of_one_row(

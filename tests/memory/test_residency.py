@@ -49,8 +49,6 @@ def test_memory_that_is_read_into_is_used_again_in_the_next_epoch(tmp_path: Path
     assert loader._gathering._ahead_pool is None
 
 
-
-
 def test_a_store_cut_short_under_the_loader_is_named(store: Path) -> None:
     data = MemmapDataset(store, as_tuple=False)
     loader = MemmapLoader(data, 8, residency="disk", as_tuple=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,7 @@ from PIL import Image
 from packer import PackError, pack, pack_dataset, seal_parts, update
 from packer.packing import build
 from packer.pixels.decode import Decoder
-from reader.format.manifest import MANIFEST, PIXELS
+from reader.format.manifest import MANIFEST
 
 
 @pytest.fixture(autouse=True)
@@ -133,25 +132,6 @@ def test_splits_are_confirmed_continued_and_started(tmp_path: Path) -> None:
     pack(tmp_path / "images", tmp_path / "out", **line)
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
     assert pack(tmp_path / "images", tmp_path / "out", **line).resumed_from == 24
-
-
-def test_of_splits_of_which_one_is_there_the_others_are_made_and_all_change_together(tmp_path: Path) -> None:
-    make_splits(tmp_path / "images", ("train", "val"), classes=2, each=4)
-
-    def stop(progress: Any) -> None:
-        if progress.split == "val":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        pack(tmp_path / "images", tmp_path / "out", size=32, progress=stop)
-    pack(tmp_path / "images", tmp_path / "out", size=32)
-    before = store_bytes(tmp_path / "out")
-    shutil.rmtree(tmp_path / "out/val")
-    pixels = (tmp_path / "out/train" / PIXELS).stat().st_ino
-    report = pack(tmp_path / "images", tmp_path / "out", size=32)
-    assert [part.resumed_from for part in report.splits.values()] == [8, 0]
-    assert store_bytes(tmp_path / "out") == before
-    assert (tmp_path / "out/train" / PIXELS).stat().st_ino == pixels, "not copied"
 
 
 def test_a_part_after_the_seal_is_done(images: Path, tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_bad_arguments_are_refused_in_a_sentence(images: Path, tmp_path: Path) -
     ("given", "said"),
     [
         ({"transform": "crop"}, "transform is 'crop', expected a function"),
-        ({"as_pil": True, "as_tuple": False}, "as_pil needs as_tuple=True"),
+        ({"as_pil": True, "as_tuple": False}, "as_pil and target_transform need as_tuple=True"),
     ],
 )
 def test_how_the_store_is_opened_is_checked_before_anything_is_packed(
@@ -195,8 +195,8 @@ def test_who_waits_names_the_packing_process_and_continues_where_it_was_killed(
     packing.kill()
     rows, first_packed = waiting.received()
     assert rows == 24
-    # of what the killed process had committed nothing was decoded again
-    assert first_packed[0] >= min(done, 4)
+    # of what the killed process had committed nothing was decoded again; its last block may not have been
+    assert first_packed[0] >= done - 2
     assert waiting.ended() == 0
     pack(images, tmp_path / "same", **OPTIONS)
     assert store_bytes(out) == store_bytes(tmp_path / "same")

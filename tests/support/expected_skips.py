@@ -26,7 +26,7 @@ EXPECTED = {
     r"the corpus is not here": "damaged images of others, which are not ours to publish",
     # one or the other: each is tested where it is
     r"there is no Pillow-SIMD to compare with": "plain Pillow resizes here",
-    r"Pillow has no (JPEG 2000|AVIF)": "a Pillow without that decoder, as Pillow-SIMD is",
+    r"Pillow has no (JPEG2000|AVIF)": "a Pillow without that decoder, as Pillow-SIMD is",
     r"could not import 'PIL._avif'": "a Pillow without that decoder, as Pillow-SIMD is",
     r"no ffmpeg on PATH": "PyAV is tested",
     r"no program here: ": "PyAV is tested",
