@@ -33,7 +33,7 @@ from packer.report import PackReport, Progress
 from packer.sources.base import NO_STATE
 from packer.store import journal as journals
 from packer.store.destination import Folder, Making
-from packer.store.disk_space import allocate
+from packer.store.disk_space import allocate, as_pack_error
 from packer.store.files import sync_folder, sync_names, write_at
 from packer.store.lock import Lock, checked
 from packer.store.out_folder import resolved_out
@@ -51,6 +51,7 @@ from packer.store.row_files import (
     joint_mask_values,
 )
 from packer.store.seal import commit_manifest, set_size
+from packer.store.sealed.checked_rows import damage
 from packer.store.state import check_finished, command_to_resume, out_of, published, seal_command, two_divisions
 from reader.format.blocks import Block, read_blocks
 from reader.format.errors import StoreError
@@ -183,7 +184,10 @@ def seal_parts(
     if to.finished:
         found = {split: _finished_report(store) for split, store in stores_of(target).items()}
     else:
-        found = _sealed(to)
+        try:
+            found = _sealed(to)
+        except OSError as e:
+            raise as_pack_error(e, to.stage, {}, f"give {seal_command(to.stage)} again") from None
     if options is not None:
         for split, report in found.items():
             too_many = report.rejected > options.allowed_rejects(report.inputs)
@@ -300,11 +304,20 @@ def _packed_parts(store: Path) -> list[_Packed]:
     for one in found:
         if what := header_difference(first.header, one.header):
             raise _unlike(out, first.part, what, one.part)
-        if one.manifest and not (store / PIXELS).exists():  # once parts are joined, their rows are gone
+        if not one.manifest:
+            continue
+        is_joined, again = (store / PIXELS).exists(), f"part {one.part} again, with {Option('part')} and {OVERWRITE}."
+        if not is_joined:  # then its rows may be gone
             try:
                 check_finished(one.folder)
             except StoreError as e:
-                raise PackError(f"{e} Or pack part {one.part} again, with {Option('part')} and {OVERWRITE}.") from None
+                raise PackError(f"{e} Or pack {again}") from None
+        # their digests are made anew: what is wrong now would be right for ever; rows have sums of their own
+        names = [
+            name for name in one.manifest.files if name != PIXELS and (name != MASKS or (one.folder / name).exists())
+        ]
+        if wrong := damage(one.folder, one.manifest, names):
+            raise PackError(f"{wrong} {f'Remove {store}, and pack the parts again.' if is_joined else f'Pack {again}'}")
     if not any(one.rows for one in found):
         raise PackError(f"nothing of {out} could be packed: every input was rejected.")
     return found

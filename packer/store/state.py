@@ -34,8 +34,9 @@ _PARTS_NAMED = 8
 _MOST_WORD = 4096
 # Of no journal: what starts a command does not say how it is continued.
 _NEVER = ("--overwrite", "--")
-# What file managers and NAS drop into any folder that they show (macOS, Windows, Synology), in lower case.
-_DROPPED = {".ds_store", "thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir"}
+# What file managers and NAS drop into any folder that they show (macOS, Windows, Synology), in lower case, and ext4 into a
+# mount point.
+_DROPPED = {"lost+found", ".ds_store", "thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir"}
 
 
 def stage_of(out: Path) -> Path:
@@ -81,7 +82,7 @@ def in_progress(stage: Path) -> list[Path]:
 
 
 def is_dropped(name: str) -> bool:
-    """Whether a name is one that file managers and NAS use in any folder: .DS_Store, Thumbs.db, desktop.ini, @eaDir, ._NAME."""
+    """Whether a file system, a file manager or a NAS puts this name into any folder: lost+found, .DS_Store, @eaDir, ._NAME."""
     return name.lower() in _DROPPED or name.startswith("._")
 
 

@@ -44,7 +44,10 @@ def checked_positions(index: object, count: int, path: Path) -> Rows:
     Raises:
         IndexError: it is not a list of rows, or there is no such row.
     """
-    rows = np.asarray(index.cpu() if isinstance(index, torch.Tensor) else index)
+    try:
+        rows = np.asarray(index.cpu() if isinstance(index, torch.Tensor) else index)
+    except ValueError:  # a list of lists of unequal lengths
+        rows = np.asarray(None)
     if rows.dtype == bool and rows.shape == (count,):
         return np.flatnonzero(rows)
     if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):

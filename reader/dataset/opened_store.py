@@ -163,6 +163,7 @@ class OpenedStore:
         is_inside = start >= 0 and start + size <= self.file_bytes and shape[2] == largest[2]
         if not is_inside or not all(0 < side <= most for side, most in zip(shape, largest, strict=True)):
             self.layout(np.array([row]))
+            self.check_rows(np.array([row]))
         if not -1 <= target < len(m.classes):
             self.check_rows(np.array([row]))
         pixels = np.empty(size, np.uint8)

@@ -219,7 +219,8 @@ def _mapped(dataset: object) -> MemmapDataset:
     """Return a MemmapDataset, also of the rows of torch's Subset, which random_split gives."""
     if isinstance(dataset, MemmapDataset):
         return dataset
-    if isinstance(dataset, Subset):
+    # a class of a program's own may do something to each sample
+    if isinstance(dataset, Subset) and type(dataset).__getitem__ is Subset.__getitem__:
         return _mapped(dataset.dataset).subset(dataset.indices)
     raise ValueError(f"dataset is a {type(dataset).__name__}, expected a MemmapDataset or a subset of one.")
 

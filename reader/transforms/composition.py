@@ -112,11 +112,11 @@ class RandomApply(TransformGroup):
         here = host_batch(batch)
         if has_program(self):
             return changed(batch, self.program(here), self)
-        if isinstance(batch, RaggedBatch):
-            return changed_by_row(self, batch)
         is_chosen = self._chosen(here)
         if self.needs_full_batch:
             return in_turn(self.transforms, batch) if len(batch) and is_chosen[0] else batch
+        if isinstance(batch, RaggedBatch):
+            return changed_by_row(self, batch)
         index = is_chosen.nonzero()[:, 0]
         return _changed_part(batch, index, self.transforms) if len(index) else batch
 
@@ -152,10 +152,9 @@ class RandomChoice(TransformGroup):
         check_batch(self, batch)
         if not len(batch):
             return batch
-        drawn = draw(host_batch(batch), self.seed, CHOICE)[0, 0]
-        limits = torch.tensor(self.p, dtype=torch.float64, device="cpu").cumsum(0)
+        drawn = float(draw(host_batch(batch), self.seed, CHOICE)[0, 0])
         # the last limit is 1, whatever the sum is rounded to
-        return self.transforms[int((drawn >= limits[:-1]).sum())](batch)
+        return self.transforms[sum(drawn >= limit for limit in itertools.accumulate(self.p[:-1]))](batch)
 
 
 def in_turn(transforms: Sequence[Transform], batch: Any) -> Any:
@@ -164,7 +163,7 @@ def in_turn(transforms: Sequence[Transform], batch: Any) -> Any:
     What cuts, resizes and flips is a view, whose pixels are made once; programs that follow each other are one.
     """
     for kind, each in itertools.groupby(flat(transforms), _kind):
-        run: list[Any] = list(each)
+        run = list(each)
         if kind == "view" and isinstance(batch, Batch):
             view = View.from_batch(run[0], batch)
             for transform in run:
@@ -179,7 +178,7 @@ def in_turn(transforms: Sequence[Transform], batch: Any) -> Any:
     return batch
 
 
-def flat(transforms: Sequence[Any]) -> list[Transform]:
+def flat(transforms: Sequence[Any]) -> list[Any]:
     """Return transforms, with those of a Compose in place of it."""
     return [
         each
@@ -208,8 +207,7 @@ def _is_ours(transform: object) -> bool:
 
 def _program(transforms: Sequence[Any], batch: ImageBatch | RaggedBatch) -> Program:
     """Draw the steps of transforms, one after the other."""
-    each: list[Any] = flat(transforms)
-    return Program.joined([transform.program(batch) for transform in each])
+    return Program.joined([transform.program(batch) for transform in flat(transforms)])
 
 
 def _changed_part(batch: ImageBatch, index: torch.Tensor, transforms: Sequence[Transform]) -> ImageBatch:
@@ -218,7 +216,8 @@ def _changed_part(batch: ImageBatch, index: torch.Tensor, transforms: Sequence[T
     # rows of bytes by index_select: indexing takes twenty times as long
     bare = batch.replace(pixels=batch.pixels[:, :0])
     part = in_turn(transforms, bare[at].replace(pixels=compiled.copied(batch.pixels, at)))
-    if not isinstance(part, ImageBatch) or part.pixels.shape[1:] != batch.pixels.shape[1:]:
+    kept = batch.pixels[at[:0]]
+    if not isinstance(part, ImageBatch) or part.pixels[:0].shape != kept.shape or part.pixels.dtype != kept.dtype:
         raise ValueError(
             "RandomApply changes some images of a batch, and a transform in it changed their size or type. Let it stand alone."
         )
@@ -239,11 +238,12 @@ def distinct(transforms: Sequence[Transform]) -> list[Transform]:
             return transform
         copied: Any = copy.copy(transform)
         if hasattr(transform, "seed"):
-            seed = integer("seed", transform.seed)
-            while (type(transform), seed) in seen:
-                seed = wrapped(seed + _NEXT_SEED)
-            seen.add((type(transform), seed))
-            copied.seed = seed
+            # a program's own class of one draws as it does
+            kind = next(each for each in type(transform).__mro__ if each.__module__.startswith("reader.transforms."))
+            copied.seed = integer("seed", transform.seed)
+            while (kind, copied.seed) in seen:
+                copied.seed = wrapped(copied.seed + _NEXT_SEED)
+            seen.add((kind, copied.seed))
         if hasattr(transform, "transforms"):
             copied.transforms = [apart(each) for each in copied.transforms]
         return copied

@@ -135,7 +135,7 @@ def _augment(draw: st.DrawFn) -> list[Any]:
         kind, six = draw(st.integers(0, _KINDS - 1)), [draw(numbers) for _ in range(6)]
         if kind == _BLUR:
             six[:3] = [
-                draw(st.floats(0.01, 9, width=32)),
+                draw(st.floats(1 / 64, 9, width=32)),
                 *(2.0 * draw(st.integers(0, side - 1)) + 1 for side in size[::-1]),
             ]
         table += [kind, *six]

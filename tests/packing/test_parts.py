@@ -373,6 +373,19 @@ def test_the_rows_of_a_part_that_are_lost_are_named(
     assert unparted_bytes(tmp_path / "out") == unparted_bytes(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("name", ["samples.jsonl", "_tensordict/targets.memmap"])
+def test_a_part_that_is_damaged_is_not_sealed(name: str, images: Path, tmp_path: Path) -> None:
+    _pack_parts(images, tmp_path / "out", 2)
+    path = tmp_path / "out.packing/.packing/parts/2-of-2" / name
+    data = bytearray(path.read_bytes())
+    data[9] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(PackError, match=rf"{name} is damaged: .* Pack part 2/2 again, with part and overwrite=True"):
+        seal_parts(tmp_path / "out")
+    _pack_parts(images, tmp_path / "out", 2, [2], overwrite=True)
+    assert seal_parts(tmp_path / "out").rows == 24
+
+
 def test_the_rows_of_a_part_that_are_gone_once_parts_were_joined_are_missed(images: Path, tmp_path: Path) -> None:
     _pack_parts(images, tmp_path / "out", 3)
     stage = tmp_path / "out.packing"

@@ -63,7 +63,7 @@ CALLS: dict[str, Call] = {
 OUTS: dict[str, Call] = {
     "nothing": lambda root, out: None,
     "a folder": lambda root, out: out.mkdir(),
-    "dropped files": lambda root, out: [out.mkdir(), (out / ".DS_Store").touch(), (out / "@eaDir").mkdir()],
+    "dropped files": lambda root, out: [out.mkdir(), (out / ".DS_Store").touch(), (out / "lost+found").mkdir()],
     "a file of others": lambda root, out: [out.mkdir(), (out / "mine").touch()],
     "the store": lambda root, out: shutil.copytree(root / "store", out),
     "another store": lambda root, out: shutil.copytree(root / "small", out),
