@@ -62,3 +62,12 @@ def test_mutants_end_in_a_result_or_a_sentence(
         assert watched.read(store, has_commands=has_commands).failures == []
 
     check()
+
+
+@pytest.mark.parametrize(("field", "value"), [("shapes.memmap/i/11", 1), ("shapes.memmap/i/9", -4)])
+def test_a_row_that_is_asked_for_alone_is_checked_too(
+    field: str, value: int, store_of: MakeStore, tmp_path: Path
+) -> None:
+    store = make_faulty(store_of("own-sizes"), tmp_path / "store", Fault(VERIFY, "own-sizes", field, value, ""))
+    with pytest.raises(StoreError, match="row 3"):
+        _ = MemmapDataset(store)[3]

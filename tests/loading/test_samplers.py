@@ -129,6 +129,9 @@ def test_what_random_split_gives_is_read_as_a_subset(train: MemmapDataset) -> No
     loader = MemmapLoader(Subset(part, [4, 0]), 2, as_tuple=False)
     assert rows(loader) == [[part.indices[4], part.indices[0]]]
     assert isinstance(loader.dataset, MemmapDataset)
+    own = type("Own", (Subset,), {"__getitem__": lambda self, row: None, "__getitems__": lambda self, rows: []})
+    with pytest.raises(ValueError, match="dataset is a Own, expected a MemmapDataset or a subset of one"):
+        MemmapLoader(own(train, [4, 0]), 2)
     with pytest.raises(ValueError, match="dataset is a ConcatDataset, expected a MemmapDataset or a subset of one"):
         MemmapLoader(ConcatDataset([train, range(3)]), 2)  # type: ignore[list-item]
 

@@ -59,6 +59,8 @@ def test_two_of_a_kind_draw_different_numbers(batch: ImageBatch) -> None:
     # an even number of inversions changes nothing: of two alike, there would be none that are changed once
     _, changed = shares(both(batch).pixels, batch.pixels, RandomInvert(1)(batch).pixels)
     assert 0.3 < changed < 0.7
+    own = type("Own", (RandomInvert,), {})
+    assert [transform.seed == 0 for transform in Compose([own(), RandomInvert()]).transforms] == [True, False]
     alone, twice = RandomInvert()(batch).pixels, Compose([RandomInvert(), MultiView([RandomInvert()])])(batch)[0][0]
     assert not torch.equal(twice.movedim(1, -1), RandomInvert()(RandomInvert()(batch)).pixels)
     assert torch.equal(RandomApply([RandomInvert(1)], 0)(batch).pixels, batch.pixels)

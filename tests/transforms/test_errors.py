@@ -201,6 +201,11 @@ ROWS: list[tuple[Callable[[], Any], str]] = [
     (lambda: FixedSizeCrop(100, (1, 2, 3))(gray(detections(4))), "expected one level, or one for each of 1 channels"),
     (lambda: RandomApply([ResizeCenterCrop(4)])(many(40, (8, 8))), "a transform in it changed their size or type"),
     (lambda: RandomApply([lambda batch: 3])(many(40)), "a transform in it changed their size or type"),
+    (
+        lambda: RandomApply([lambda batch: batch.replace(pixels=batch.pixels / 255)])(many(40)),
+        "a transform in it changed their size or type",
+    ),
+    (lambda: RandomApply([MixUp()], 1)(detections(4)), "the images have sizes of their own"),
     (lambda: MixUp()(pictures()), "MixUp needs num_classes=, since targets are numbers of classes"),
     (lambda: CutMix(num_classes=5)(pictures()), "^CutMix has num_classes=5, and a target is 11, expected less"),
     (
