@@ -37,6 +37,8 @@ _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202
 # sentences, and how far a command is that takes long
 _TALK = re.compile(r"(pack: .*\n|[a-z]+: .* of .*\n)+")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+# what processes of ours send each other
+_OWN = ("packer.", "concurrent.futures.process", "collections")
 # event -> which of its arguments is a path that it changes
 _CHANGES = dict.fromkeys(("os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.chmod", "os.rename"), 0)
 _CHANGES |= {"os.link": 1, "os.symlink": 1}
@@ -261,7 +263,7 @@ def _watch(own: Path, log: int) -> None:
             path = arguments[_CHANGES[event]]
         # uname: doctor has it asked for the processor
         elif (event in _PROGRAMS and arguments[0] != "uname") or (
-            event == "pickle.find_class" and not str(arguments[0]).startswith("packer.")
+            event == "pickle.find_class" and not str(arguments[0]).startswith(_OWN)
         ):
             os.write(log, f"{event} {str(arguments)[:200]}\n".encode("utf-8", "replace"))
         if isinstance(path, str | bytes) and not os.path.abspath(os.fsdecode(path)).startswith(allowed):
