@@ -102,8 +102,7 @@ class Cells:
             self.targets = {name: [None] * len(self.further) for name in self._target_columns(record)}
         for name, cells in self.targets.items():
             cells.append(record.pop(name, None))
-        plain = {name: None if cell != cell else cell for name, cell in record.items()}
-        self.further.append(json.dumps(plain, separators=(",", ":"), default=str))
+        self.further.append(json.dumps(record, separators=(",", ":"), default=str))
 
     def _target_columns(self, record: Mapping[str, Json]) -> list[str]:
         if self.asked is None:

@@ -304,7 +304,8 @@ class ImageRows(RowMaker):
             attempt.mask, attempt.mask_values = self._mask(index, task.masks[index - task.start], row, attempt)
         # a mask may have added to what was done
         if not attempt.line or task.masks:
-            columns = json.loads(cells) if cells else None
+            # NaN and infinities are no JSON: null
+            columns = json.loads(cells, parse_constant=lambda name: None) if cells else None
             attempt.line = Sample(path, target, len(data), sha256, row.width, row.height, row.done, columns).encode()
         attempt.row = row
 

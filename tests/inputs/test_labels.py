@@ -120,6 +120,14 @@ def test_several_labels_are_trained_on_as_float32_and_further_columns_stand_in_s
     assert MemmapDataset(tmp_path / "val").targets == [[0, 1]]
 
 
+def test_numbers_that_are_no_json_are_null_in_samples_jsonl(tmp_path: Path) -> None:
+    path = next(make_tree(tmp_path / "images", each=1).rglob("*.jpg"))
+    (tmp_path / "t.jsonl").write_text(f'{{"path": "{path}", "a": NaN, "b": [Infinity, 1.5], "c": {{"d": -Infinity}}}}')
+    pack(tmp_path / "t.jsonl", tmp_path / "out", size=32, workers=1)
+    (line,) = read_json_lines(tmp_path / "out/samples.jsonl")
+    assert line["columns"] == {"a": None, "b": [None, 1.5], "c": {"d": None}}
+
+
 NOTES = [
     # cells, what a note says
     (
@@ -208,7 +216,7 @@ def test_a_parquet_of_images_is_one_sentence_and_its_other_columns_are_kept(tmp_
     rows = [{"image": {"bytes": b"x"}, "file": "a.jpg", "raw": b"y", "age": 3, "none": None, "nan": float("nan")}]
     parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "t.parquet")
     inputs = scan(tmp_path / "t.parquet")[""]
-    assert (inputs.paths, inputs.cells[:]) == (["a.jpg"], ['{"age":3,"none":null,"nan":null}'])
+    assert (inputs.paths, inputs.cells[:]) == (["a.jpg"], ['{"age":3,"none":null,"nan":NaN}'])
     with pytest.raises(ScanError, match="the column 'image' of .* holds struct<.*, expected paths of files"):
         scan(tmp_path / "t.parquet", options=PackOptions(path_column="image"))
 
