@@ -206,7 +206,7 @@ def _moved(path: Path, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[int,
 
 
 def _notes(selections: list[Selection], names: tuple[str, ...]) -> list[str]:
-    """Say which stores' classes count in another list than before."""
+    """Name the stores whose classes count in another list than before."""
     moved = [str(selection.path) for selection in selections if selection.numbers.get("targets")]
     if not moved:
         return []

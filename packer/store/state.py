@@ -142,8 +142,8 @@ def _progress_of_parts(store: Path) -> str:
         return f"{message}. Continue with: {command}"
     more = f" and {len(left) - _PARTS_NAMED} more" if len(left) > _PARTS_NAMED else ""
     message += f", not {', '.join(map(str, left[:_PARTS_NAMED]))}{more}"
-    begun = (beside(part.folder(store)) for part in left)
-    line = next((command_to_resume(folder, header) for folder in begun if (header := header_of(folder))), "")
+    unfinished = (beside(part.folder(store)) for part in left)
+    line = next((command_to_resume(folder, header) for folder in unfinished if (header := header_of(folder))), "")
     return f"{message}. When all are: {command}.{f' Continue with: {line}' if line else ' Pack these as the others.'}"
 
 
