@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,7 @@ from torch.utils.data import DataLoader
 
 import pixpack
 from packer.errors import FfmpegError
-from packer.pixels.decode import Decoder
 from packer.pixels.formats import jpeg
-from packer.pixels.geometry import Geometry
 from reader import ImageBatch
 from scripts import environment
 from scripts.bench.data import drain, imported, in_processes, made_once, photographs
@@ -31,14 +30,33 @@ SIDE, WORKERS = 224, 2
 LARGE = (4000, 3000)
 
 
-def decode_alone(path: Path) -> None:
-    """Decode a JPEG whole by libjpeg-turbo, and no more."""
+def jpeg4py(data: bytes) -> np.ndarray:
+    """Decode a JPEG by libjpeg-turbo."""
     if not jpeg.is_installed():
-        Image.open(path).load()
-        return
-    import jpeg4py
+        raise Skip("apt-get install libturbojpeg0, pip install jpeg4py")
+    return imported("jpeg4py", "jpeg4py").JPEG(np.frombuffer(data, np.uint8)).decode()
 
-    jpeg4py.JPEG(np.fromfile(path, np.uint8)).decode()
+
+def decode_alone(path: Path) -> None:
+    jpeg4py(path.read_bytes())
+
+
+def cropped(path: Path) -> np.ndarray:
+    """Decode a JPEG whole, resize its short side and cut out the center, as `pack` does."""
+    image = Image.fromarray(jpeg4py(path.read_bytes()))
+    width, height = (round(SIDE * side / min(image.size)) for side in image.size)
+    left, top = (width - SIDE) // 2, (height - SIDE) // 2
+    image = image.resize((width, height), Image.Resampling.BILINEAR)
+    return np.asarray(image.crop((left, top, left + SIDE, top + SIDE)))
+
+
+def naive_loop(files: list[Path], out: Path) -> None:
+    """Fill a mapped array with the rows that a pool of processes sends."""
+    rows = np.memmap(out, np.uint8, "w+", shape=(len(files), SIDE, SIDE, 3))
+    with multiprocessing.get_context("fork").Pool(WORKERS) as pool:
+        for number, row in enumerate(pool.imap(cropped, files, chunksize=32)):
+            rows[number] = row
+    rows.flush()
 
 
 def pillow(data: bytes) -> np.ndarray:
@@ -56,10 +74,12 @@ def digest(store: Path) -> str:
 
 @bench("How near does `pack` come to merely decoding?", "images/s", rounds=3)
 def pack(lab: Lab) -> Iterator[Way]:
-    count = lab.pick(2000, 60)
+    count = lab.pick(4000, 60)
     images, out, first = photographs(lab, count), lab.work / "out", lab.work / "first"
-    files, decoder = sorted(images.rglob("*.jpg")), Decoder(Geometry(SIDE, SIDE))
-    shutil.rmtree(first, ignore_errors=True)
+    files = sorted(images.rglob("*.jpg"))
+    decode_alone(files[0])
+    for stale in (out, first):
+        shutil.rmtree(stale, ignore_errors=True)
     pixpack.pack(images, first, size=SIDE, workers=WORKERS, max_rejects=0)
     require(not pixpack.verify(first).problems, "the store does not pass `pack verify`.")
 
@@ -71,20 +91,10 @@ def pack(lab: Lab) -> Iterator[Way]:
     packer = partial(command, "-m", "packer")
     options = ("--workers", WORKERS, "--quiet")
     yield Way("decoding alone", lambda: in_processes(WORKERS, decode_alone, files), count)
-    yield Way("decoding, resizing, cropping", lambda: in_processes(WORKERS, partial(_drop_row, decoder), files), count)
+    yield Way("jpeg4py and Pillow in a pool", lambda: naive_loop(files, lab.work / "naive"), count)
     yield Way("pixpack.pack()", lambda: pixpack.pack(images, out, size=SIDE, workers=WORKERS), count, clear)
     yield Way("pack, the command", lambda: packer(images, out, "--size", SIDE, *options), count, clear)
     yield Way("pack update, nothing new", lambda: packer("update", images, first, *options), count)
-    few = lab.pick(24, 2)
-    large, whole = photographs(lab, few, lab.pick(LARGE, (800, 600))), lab.work / "large"
-    base, remove = "4000 x 3000, --exact", partial(shutil.rmtree, whole, ignore_errors=True)
-    for name, exact in {base: True, "4000 x 3000, decoded smaller": False}.items():
-        call = partial(pixpack.pack, large, whole, size=SIDE, workers=WORKERS, max_rejects=0, exact=exact)
-        yield Way(name, call, few, remove, base)
-
-
-def _drop_row(decoder: Decoder, path: Path) -> None:
-    decoder.row(path.read_bytes())
 
 
 @bench(
@@ -98,15 +108,8 @@ def decoders(lab: Lab) -> Iterator[Way]:
     count = lab.pick(50, 6)
     files = [path.read_bytes() for path in sorted(photographs(lab, count).rglob("*.jpg"))]
 
-    def jpeg4py() -> Callable[[bytes], np.ndarray]:
-        if not jpeg.is_installed():
-            raise Skip("apt-get install libturbojpeg0")
-        found = imported("jpeg4py", "jpeg4py")
-        return lambda data: found.JPEG(np.frombuffer(data, np.uint8)).decode()
-
     expected = pillow(files[-1]).astype(int)
-    makers = {"Pillow": lambda: pillow, "jpeg4py": jpeg4py}
-    for name, decode in lab.runnable(makers):
+    for name, decode in {"Pillow": pillow, "jpeg4py": jpeg4py}.items():
         levels = np.abs(decode(files[-1]) - expected).mean()
         require(levels < 2, f"{name} decodes to other pixels than Pillow: {levels:.1f} levels apart.")
         yield Way(name, lambda decode=decode: drain(map(decode, files)), count)
