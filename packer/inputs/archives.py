@@ -72,6 +72,8 @@ def read_tars(paths: list[Path], classes: tuple[str, ...] | None, options: Input
             elif sieve.takes(inside):
                 inputs.add(inside, refusal)
                 inputs.members.values.extend((number, offset, size, size, RAW, 0))
+        stems = {stem for name in inputs.paths[before:] for stem in _stems(name)}
+        sieve.ignored += sum(len(found) for stem, found in labels.items() if stem not in stems)
         for name in inputs.paths[before:]:
             cells.add(_record(name, labels, path))
 
@@ -93,10 +95,8 @@ def read_tars(paths: list[Path], classes: tuple[str, ...] | None, options: Input
 
 def _record(name: str, labels: dict[str, dict[str, bytes]], path: Path) -> dict[str, Json]:
     """Return what stands beside an image, by column: the fields of a .json, and a .cls or .txt under that name."""
-    stem, folder = name.rpartition(".")[0], name.rpartition("/")[0]
-    key = f"{folder}/{name.rpartition('/')[2].partition('.')[0]}".lstrip("/")
     found: dict[str, Json] = {}
-    for suffix, data in (labels.get(stem) or labels.get(key) or {}).items():
+    for suffix, data in next((labels[stem] for stem in _stems(name) if stem in labels), {}).items():
         text = data.decode("utf-8-sig", "surrogateescape")
         try:
             value = json.loads(text) if suffix == "json" else text.strip() if suffix == "cls" else text
@@ -104,6 +104,12 @@ def _record(name: str, labels: dict[str, dict[str, bytes]], path: Path) -> dict[
             raise ScanError(f"the .json of {name} in {path} is not JSON: {e}.") from None
         found |= value if isinstance(value, dict) else {suffix: value}
     return found
+
+
+def _stems(name: str) -> tuple[str, str]:
+    """Return what an image may share with its label, the full stem first: "c/a 1.0.jpg" -> "c/a 1.0", "c/a 1"."""
+    folder, slash, file = name.rpartition("/")
+    return name.rpartition(".")[0], folder + slash + file.partition(".")[0]
 
 
 def read_zip(path: Path) -> dict[str, Inputs]:

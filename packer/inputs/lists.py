@@ -6,6 +6,7 @@ No store holds a path of this machine: paths become relative to the folder of --
 from __future__ import annotations
 
 import os
+import re
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
@@ -84,7 +85,7 @@ def listed(
     if not names:
         raise ScanError(f"{images} names no image. Expected the path of one on each line.")
     taken = array("q", (index for index, name in enumerate(names) if options.extension or is_image(name)))
-    if not taken and (path := next(filter(is_image, names[0].split()), "")):
+    if not taken and (path := next(filter(is_image, re.split(r"[\s,;]", names[0])), "")):
         raise ScanError(
             f"the lines of {images} are taken for paths, and {names[0]!r} is none: it looks like the path {path!r} and a label."
             " Give labels in a .csv file whose first line is path,label."

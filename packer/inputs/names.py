@@ -175,19 +175,34 @@ def first_folders(inputs: Inputs) -> Iterator[str]:
     return (path.partition("/")[0] if "/" in path else "" for path in inputs.paths)
 
 
-def check_lookalikes(names: Iterable[str], images: str) -> None:
-    """Refuse folders that are splits by another name, such as seg_train and seg_test; raises ScanError.
+def note_folder_around(inputs: Inputs) -> None:
+    """Note that all images are in one folder, around others that may be the classes: it is their class, as in ImageFolder."""
+    folders = {tuple(folder.split("/", 2)[:2]) for folder in folders_of(inputs)}
+    if len({folder[0] for folder in folders}) == 1 and all(len(folder) == 2 for folder in folders):
+        around, inner = next(iter(folders))[0], sorted(folder[1] for folder in folders)
+        inputs.notes.append(
+            f"all images are in {around}: if {some(inner)} in it are classes or splits, pack {around} alone."
+        )
 
-    Only what is beside the word must be alike: train station and test tube are classes.
+
+def check_lookalikes(names: Iterable[str], images: str) -> None:
+    """Refuse folders that are splits by another name: seg_train and seg_test, trainA and testA, train and test1.
+
+    What is beside the word must be alike, but for digits: train station and test tube are classes.
 
     Args:
         images: the folder around them; "": there is none that can be packed by itself.
+
+    Raises:
+        ScanError: there are two such folders.
     """
     alike = dict[str, dict[int, str]]()
     for name in sorted(names):
-        for word in re.findall("[a-z]+", name.lower()):
+        for part in re.findall("[A-Z]?[a-z]+|[A-Z]+", name):
+            word = part.lower().removesuffix("set")
             if (role := ROLES.get(word)) is not None:
-                alike.setdefault(name.lower().replace(word, "*"), {})[role] = name
+                beside = re.sub("[0-9]", "", name.lower().replace(word, "*"))
+                alike.setdefault(beside, {})[role] = name
     if several := next(([roles[role] for role in sorted(roles)] for roles in alike.values() if len(roles) > 1), None):
         lines = [f"pack {images}/{name} {name}-store" for name in several]
         each = "; ".join([lines[0], *(f"{line} --classes {several[0]}-store" for line in lines[1:])])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from packer.errors import OptionsError, ScanError, SourceError
 from packer.inputs.folders import list_folder
-from packer.inputs.names import check_lookalikes, first_folders, folders_of, take_folders
+from packer.inputs.names import check_lookalikes, first_folders, folders_of, note_folder_around, take_folders
 from packer.inputs.samples import Inputs
 from packer.option_names import Option
 from packer.options import InputOptions
@@ -74,6 +74,7 @@ def scan(
         if "" in splits:
             names = {*first_folders(splits[""])}.difference(classes or ())
             check_lookalikes(names, sources[0] if kind in ("folder", "url") else "")
+            note_folder_around(splits[""])
         if options.boxes is None and not any("target_column" in one.labels for one in splits.values()):
             take_folders(splits, sources[0], imposed)
     if options.boxes is not None:
@@ -182,8 +183,8 @@ def _kind_of_one(source: str) -> str:
         )
     if path.suffix.lower() == ".txt":
         raise ScanError(
-            f"{path} is a text file. If each line is a path: pack - OUT < {path}; if labels are beside the paths, give it the"
-            " first line path,label and a name that ends in .csv."
+            f"{path} is a text file. If each line is a path: pack - OUT < {path}; if it is a path and a label, write them to a"
+            " .csv, with path,label as its first line."
         )
     if kind is None:
         raise ScanError(f"{path} is a file. Expected {_EXPECTED}; its parent folder can be packed.")

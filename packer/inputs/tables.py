@@ -158,7 +158,7 @@ def _csv_records(path: Path) -> Iterator[tuple[int, dict[str, Json]]]:
 def _check_header(header: list[str], where: str) -> None:
     if image := next(filter(is_image, header), ""):
         raise ScanError(
-            f"{where} has {image!r} where the names of columns are expected. Put the line path,label above it."
+            f"{where} has {image!r} where the names of columns are expected. Put a line with them, path and label, above it."
         )
     if len({*header}) < len(header):
         twice = next(name for name in header if header.count(name) > 1)

@@ -178,7 +178,7 @@ WRONG = [
     ("l.jsonl", '["a.jpg"]\n', {}, "line 1 of .*l.jsonl is not a JSON object"),
     ("l.jsonl", '{"path": 7}\n', {}, "line 1 of .* has '7' as path"),
     ("l.jsonl", '{"path": "\\ud800.jpg"}\n', {}, r"line 1 of .* has '\\ud800.jpg' as path"),
-    ("l.txt", "a.jpg 1\n", {}, "l.txt is a text file. .*the first line path,label and a name that ends in .csv"),
+    ("l.txt", "a.jpg 1\n", {}, "l.txt is a text file. .*write them to a .csv, with path,label as its first line"),
     ("l.parquet", "no parquet", {}, "l.parquet is not as a parquet should be"),
 ]  # fmt: skip
 

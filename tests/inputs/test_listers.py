@@ -167,7 +167,21 @@ def test_the_store_is_that_of_the_folder(lister: Lister, tmp_path: Path, feed: F
 @every_lister
 @pytest.mark.parametrize(
     "names",
-    [("seg_train", "seg_test"), ("training_set", "test_set"), ("train2017", "val2017"), ("images_train", "images_val")],
+    [
+        *(
+            ("seg_train", "seg_test"),
+            ("training_set", "test_set"),
+            ("train2017", "val2017"),
+            ("images_train", "images_val"),
+        ),
+        *(
+            ("train", "test1"),
+            ("trainA", "testA"),
+            ("Trainset", "Testset"),
+            ("ImagesTrain", "ImagesVal"),
+            ("train1", "VAL"),
+        ),
+    ],
 )
 def test_splits_under_other_names_are_refused_with_the_line_for_each(
     lister: Lister, names: tuple[str, str], tmp_path: Path, feed: Feed
@@ -187,6 +201,17 @@ def test_splits_under_other_names_are_refused_with_the_line_for_each(
 def test_names_that_hold_a_word_of_splits_are_classes(tmp_path: Path) -> None:
     names = ("train station", "test tube", "dog", "evaluation", "Trainer")
     assert len(scan(touch(tmp_path, *(f"{name}/1.jpg" for name in names)))[""].classes) == 5
+
+
+@pytest.mark.parametrize(
+    ("inner", "noted"), [(("a", "b"), True), (("a",), True), (("train", "val"), True), ((), False)]
+)
+def test_one_folder_around_all_classes_is_noted(inner: tuple[str, ...], noted: bool, tmp_path: Path) -> None:
+    """Intel's seg_train/seg_train, YOLO's images/train: ImageFolder's one class is hardly meant."""
+    touch(tmp_path, *(f"images/{name}/1.jpg" for name in inner or (".",)))
+    inputs = scan(tmp_path)[""]
+    notes = [f"all images are in images: if {', '.join(inner)} in it are classes or splits, pack images alone."]
+    assert (inputs.classes, inputs.notes) == (("images",), notes if noted else [])
 
 
 def test_one_class_in_two_spellings_is_one_in_merged_stores_too(tmp_path: Path) -> None:
@@ -257,10 +282,10 @@ def test_a_cls_is_the_label_of_its_image_and_nothing_else_is(case: Any, tmp_path
 
 
 def test_an_image_without_the_label_that_others_have_is_rejected_and_other_files_are_counted(tmp_path: Path) -> None:
-    data = {"README.md": "text", ".DS_Store": "x", "a.jpg": "", "a.cls": "1", "s9.jpg": ""}
+    data = {"README.md": "text", ".DS_Store": "x", "a.jpg": "", "a.cls": "1", "s9.jpg": "", "notes.txt": "of no image"}
     inputs = scan(tar_of(tmp_path / "t.tar", data))[""]
     assert inputs.refused == {1: "it has no cls, and others of its tar have one"}
-    assert (inputs.ignored, inputs.paths) == (2, ["t.tar/a.jpg", "t.tar/s9.jpg"])
+    assert (inputs.ignored, inputs.paths) == (3, ["t.tar/a.jpg", "t.tar/s9.jpg"])
 
 
 def test_labels_of_splits_count_in_one_class_list_and_further_fields_are_kept(tmp_path: Path) -> None:
@@ -368,6 +393,11 @@ def test_odd_names_survive_nul_separated(tmp_path: Path, feed: Feed) -> None:
             b"img/t0.jpg 0\nimg/t1.jpg 1\n",
             r"taken for paths, and 'img/t0\.jpg 0' is none: it looks like the path 'img/t0\.jpg' and a label\. Give labels in a"
             r" \.csv file whose first line is path,label",
+        ),
+        (
+            "-",
+            b"t0.jpg,0\nt1.jpg,1\n",
+            r"taken for paths, and 't0\.jpg,0' is none: it looks like the path 't0\.jpg' and a label",
         ),
     ],
 )
