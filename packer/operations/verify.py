@@ -10,11 +10,13 @@ import dataclasses
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import IO
+
+import numpy as np
 
 from packer.checksums import crc32_combine, sha256_file
 from packer.inputs.splits import stores_of
@@ -22,28 +24,29 @@ from packer.operations.row_checks import wrong_rows
 from packer.pixels.geometry import Geometry
 from packer.progress import CountedBytes
 from packer.sample_lines import Sample
-from packer.store.sealed.ragged_rows import StoredRows
+from packer.store.row_files import CONTENT, FRAMES, MASK_OFFSETS, OFFSETS, SHAPES, TARGETS
+from packer.store.sealed.ragged_rows import StoredRows, mapped_tensor
 from packer.store.state import check_finished
 from reader.format.blocks import Block, read_blocks
 from reader.format.errors import StoreError
-from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, SAMPLES, Manifest
+from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, REJECTED, SAMPLES, Manifest
 
 # While they are in the CPU's cache.
 _READ_BYTES = 1 << 20
-_TARGETS = "_tensordict/targets.memmap"
-_CONTENT = "_tensordict/content.memmap"
-_SHAPES = "_tensordict/shapes.memmap"
 _WHAT = {
-    _TARGETS: "the target is not the one in samples.jsonl",
-    _CONTENT: "the content is not what samples.jsonl implies",
-    _SHAPES: "the shape is not what samples.jsonl implies",
+    TARGETS: "the target is not the one in samples.jsonl",
+    CONTENT: "the content is not what samples.jsonl implies",
+    SHAPES: "the shape is not what samples.jsonl implies",
+    OFFSETS: "the offset is not what samples.jsonl implies",
+    MASK_OFFSETS: "the offset is not what samples.jsonl implies",
+    FRAMES: "the frame is not between those of its neighbors",
     SAMPLES: "the line is damaged, or another row's",
 }
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: which file, which rows ([start, stop), None: not known), and what."""
+    """One thing that is wrong: which file, among which rows ([start, stop), None: it is not of rows), and what."""
 
     file: str
     rows: tuple[int, int] | None
@@ -62,7 +65,8 @@ class VerifyReport:
         out: the store, or the folder of the stores of splits.
         rows: of the store; of splits, together, as is all that follows.
         checked_bytes: that were read and compared.
-        problems: what is wrong: each has a file, rows as [start, stop) or None, and what; its str is a sentence.
+        problems: what is wrong: each has a file, rows as [start, stop), those that its checksum covers where no fewer are
+            known, or None where it has no rows, and what; its str is a sentence.
         splits: name of a split -> its report; empty without splits.
     """
 
@@ -122,7 +126,9 @@ def _verified(root: Path, progress: Callable[[int], None]) -> VerifyReport:
     # a changed file may hold anything
     problems += [] if problems else [Problem(*wrong) for wrong in wrong_rows(root, manifest, blocks)]
     done = total - manifest.files[PIXELS].size_bytes
-    checked = _frames(root, blocks, StoredRows(root, manifest)) if manifest.jpeg else _blocks(root, blocks)
+    # a damaged index leads to other frames
+    is_decoded = manifest.jpeg and not problems
+    checked = _frames(root, blocks, StoredRows(root, manifest)) if is_decoded else _blocks(root, blocks)
     for problem, size_bytes in checked:
         done += size_bytes
         problems += [problem] if problem else []
@@ -142,58 +148,61 @@ def _small_files(root: Path, manifest: Manifest) -> Iterator[Problem]:
     small = {name: e for name, e in manifest.files.items() if name != PIXELS}
     read = CountedBytes(sum(entry.size_bytes for entry in small.values()))
     damaged = {name for name, entry in small.items() if sha256_file(root / name, read) != entry.digest}
-    implied = {name: value for name, value in _implied(manifest).items() if name in manifest.files}
+    wrong: dict[str, set[int]] = {name: set() for name in damaged}
+    for name, row in _wrong_rows(root, manifest, damaged):
+        wrong[name].add(row)
+    if FRAMES in damaged:
+        frames = mapped_tensor(root, manifest, "frames")
+        gaps = np.flatnonzero(frames[1:, 0] != frames[:-1, 1])
+        wrong[FRAMES] = {*gaps.tolist(), *(gaps + 1).tolist()}
     for name in sorted(damaged):
-        wrong: list[tuple[int, int]] = []
-        if name == SAMPLES:
-            intact = {other: value for other, value in implied.items() if other not in damaged}
-            wrong = _ranges(_wrong_rows(root, manifest, intact))
-        elif name in implied and SAMPLES not in damaged:
-            wrong = _ranges(_wrong_rows(root, manifest, {name: implied[name]}))
-        for rows in wrong:
+        for rows in _ranges(sorted(wrong[name])):
             yield Problem(name, rows, _WHAT[name])
-        if not wrong:
-            yield Problem(name, None, "its content is not what was packed")
+        if not wrong[name]:
+            yield Problem(name, None if name == REJECTED else (0, manifest.rows), "its content is not what was packed")
 
 
-def _implied(manifest: Manifest) -> dict[str, Callable[[Sample], bytes]]:
-    """File -> what a row of it must be, given the row's line of samples.jsonl."""
-    implied: dict[str, Callable[[Sample], bytes]] = {}
-    if manifest.target_kind == "class":
-        implied[_TARGETS] = lambda sample: struct.pack("<q", sample.target)
-    else:
-        code = f"<{manifest.target_count}f"
-        implied[_TARGETS] = lambda sample: struct.pack(code, *sample.target)
-    if manifest.options.get("fit") in ("pad", "inside"):
-        geometry = Geometry.recorded(manifest)
-        implied[_CONTENT] = lambda sample: struct.pack(
-            "<4i", *geometry.content(geometry.resized(sample.width, sample.height))
-        )
-    if "shapes" in manifest.tensors:
-        own = Geometry.recorded(manifest)
-        implied[_SHAPES] = lambda sample: struct.pack(
-            "<3i", *own.resized(sample.width, sample.height)[::-1], manifest.channels
-        )
-    return implied
+def _wrong_rows(root: Path, manifest: Manifest, damaged: set[str]) -> Iterator[tuple[str, int]]:
+    """Yield damaged files and their rows that contradict samples.jsonl, or of that one the lines that contradict the others."""
+    implied = {TARGETS, CONTENT, SHAPES, OFFSETS, MASK_OFFSETS} & manifest.files.keys()
+    is_line = SAMPLES in damaged
+    # a damaged line changes the offsets of all rows behind it
+    names = sorted(implied - damaged - {OFFSETS, MASK_OFFSETS} if is_line else implied & damaged)
+    if not (names or is_line):
+        return
+    sizes = {name: manifest.files[name].size_bytes // manifest.rows for name in names}
+    with contextlib.ExitStack() as opened:
+        lines = opened.enter_context(open(root / SAMPLES, "rb"))
+        files = {name: opened.enter_context(open(root / name, "rb")) for name in names}
+        for row, known in enumerate(_implied(manifest, islice(lines, manifest.rows))):
+            for name in [name for name, file in files.items() if file.read(sizes[name]) != known.get(name)]:
+                yield SAMPLES if is_line else name, row
+            if is_line and not known:
+                yield SAMPLES, row
 
 
-def _wrong_rows(root: Path, manifest: Manifest, implied: dict[str, Callable[[Sample], bytes]]) -> Iterator[int]:
-    """Yield the rows whose line in samples.jsonl is none, or does not imply what stands in these files."""
-    with contextlib.ExitStack() as files:
-        samples, *tensors = [files.enter_context(open(root / name, "rb")) for name in (SAMPLES, *implied)]
-        sizes = [manifest.files[name].size_bytes // manifest.rows for name in implied]
-        for row, line in enumerate(islice(samples, manifest.rows)):
-            found = [tensor.read(size) for tensor, size in zip(tensors, sizes, strict=True)]
-            try:
-                sample = Sample.decode(line)
-                is_right = [value(sample) for value in implied.values()] == found
-            except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError, struct.error):
-                is_right = False
-            if not is_right:
-                yield row
+def _implied(manifest: Manifest, lines: Iterable[bytes]) -> Iterator[dict[str, bytes]]:
+    """Yield what each line of samples.jsonl implies: file -> the bytes of its row there; nothing where it is damaged."""
+    targets = struct.Struct("<q" if manifest.target_kind == "class" else f"<{manifest.target_count}f")
+    geometry = Geometry.recorded(manifest) if manifest.has_content or manifest.has_own_sizes else None
+    offset = 0
+    for line in lines:
+        try:
+            sample = Sample.decode(line)
+            known = {TARGETS: targets.pack(*(sample.target if manifest.target_count else [sample.target]))}
+            if geometry is not None:
+                width, height = geometry.resized(sample.width, sample.height)
+                behind = offset + width * height * manifest.channels
+                known[CONTENT] = struct.pack("<4i", *geometry.content((width, height)))
+                known[SHAPES] = struct.pack("<3i", height, width, manifest.channels)
+                known[OFFSETS], known[MASK_OFFSETS] = struct.pack("<q", offset), struct.pack("<q", behind)
+                offset = behind + width * height * manifest.has_own_masks
+            yield known
+        except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError, struct.error):
+            yield {}
 
 
-def _ranges(rows: Iterator[int]) -> list[tuple[int, int]]:
+def _ranges(rows: Iterable[int]) -> list[tuple[int, int]]:
     """Join neighbors: 3, 4, 5, 9 -> [(3, 6), (9, 10)]."""
     ranges: list[tuple[int, int]] = []
     for row in rows:
