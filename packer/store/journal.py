@@ -13,7 +13,6 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -33,8 +32,6 @@ _TAIL_BYTES = 8 << 20
 # Of a line, in front of its JSON.
 _CRC_BYTES = 9
 _STOPS = re.compile(rb' \{"inputs_stop":(\d+),"rows_stop":(\d+)')
-# Blocks have up to 4,096 inputs, whose sources, masks and lines are in one line.
-_MOST_LINE_BYTES = 64 << 20
 _PLAIN = "an object of text, numbers, true, false, null, and lists and objects of them"
 
 
@@ -146,7 +143,7 @@ class CommitLog:
         self._opened = self._opened or [os.open(path, os.O_RDWR) for path in self._rows]
         for path, descriptor in zip(self._rows, self._opened, strict=True):
             with error_path(path):
-                getattr(os, "fdatasync", os.fsync)(descriptor)
+                getattr(os, "fdatasync", os.fsync)(descriptor)  # macOS has none
         lines = b""
         for result in results:
             self._inputs_stop, self._rows_stop = self._inputs_stop + result.inputs, self._rows_stop + result.rows
@@ -221,7 +218,7 @@ def read_progress(out: Path) -> tuple[Header, int, int]:
         OSError, ValueError: it cannot be read.
     """
     with open_regular(out / JOURNAL) as file:
-        header = Header.from_json(_parsed(file.readline(_MOST_LINE_BYTES)[_CRC_BYTES:]))
+        header = Header.from_json(_parsed(file.readline()[_CRC_BYTES:]))
         file.seek(max(file.tell(), os.fstat(file.fileno()).st_size - _TAIL_BYTES))
         for line in reversed(file.read(_TAIL_BYTES).split(b"\n")[:-1]):
             if stops := _STOPS.match(line, _CRC_BYTES - 1):
@@ -237,7 +234,7 @@ def _encoded(line: Mapping[str, object]) -> bytes:
 def _read_lines(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
     end = 0
     with error_path(path), open_regular(path) as file:
-        for line in iter(partial(file.readline, _MOST_LINE_BYTES), b""):
+        for line in file:
             text = line[_CRC_BYTES:-1]
             if not line.endswith(b"\n") or line[:_CRC_BYTES] != b"%08x " % zlib.crc32(text):
                 return

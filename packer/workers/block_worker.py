@@ -31,6 +31,7 @@ from packer.store.lock import check_same_lock
 from packer.system import NO_DESCRIPTOR
 from packer.workers.processes import InFlight
 from reader.format.filesystem import error_path
+from reader.format.samples import MOST_LINE_BYTES
 from reader.format.urls import is_url
 
 if TYPE_CHECKING:
@@ -204,6 +205,9 @@ class BlockWorker:
             if index in task.refused:
                 raise DecodeError(task.refused[index])
             self._maker.make(task, index, attempt)
+            if len(attempt.line) > MOST_LINE_BYTES:
+                attempt.row = None
+                raise DecodeError(f"its line has {len(attempt.line)} bytes, expected {MOST_LINE_BYTES} at most")
         except DecodeError as e:
             attempt.reason = str(e)
         except (MemoryError, PackError):

@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from conftest import make_tree
 
+from packer import pack, verify
 from packer.store.blocks import RejectedInput, Result
 from packer.store.journal import (
     JOURNAL,
@@ -20,6 +22,7 @@ from packer.store.journal import (
     read_progress,
 )
 from reader.format.errors import StoreError
+from reader.format.samples import MOST_LINE_BYTES
 
 HEADER = Header(
     inputs=3,
@@ -59,6 +62,23 @@ def test_lines_are_read_up_to_the_first_that_is_incomplete(journal: Path, tmp_pa
     assert header_end(tmp_path) == len(HEADER_BYTES)
     assert list(read_blocks(tmp_path)) == [(BLOCK, len(HEADER_BYTES + BLOCK_BYTES))]
     assert read_progress(tmp_path) == (HEADER, 2, 1)
+
+
+def test_a_block_may_be_longer_than_the_longest_line_of_a_row(journal: Path, tmp_path: Path) -> None:
+    block = replace(BLOCK, samples=["x" * (MOST_LINE_BYTES + 1)])
+    journal.write_bytes(HEADER_BYTES + encode_block(block, 2, 1))
+    assert [found == block for found, _ in read_blocks(tmp_path)] == [True]
+
+
+def test_an_input_whose_line_no_reader_takes_is_a_reject(tmp_path: Path) -> None:
+    make_tree(tmp_path / "images", classes=1, each=2)
+    captions = ["", "x" * MOST_LINE_BYTES]
+    lines = [json.dumps({"path": f"images/class0/{n:03}.jpg", "caption": one}) for n, one in enumerate(captions)]
+    (tmp_path / "list.jsonl").write_text("\n".join(lines))
+    report = pack(tmp_path / "list.jsonl", tmp_path / "out", size=16, workers=1, max_rejects=1)
+    reason = f"its line has {MOST_LINE_BYTES + 208} bytes, expected {MOST_LINE_BYTES} at most"
+    assert (report.rows, report.reasons) == (1, {reason: 1})
+    assert verify(tmp_path / "out").problems == []
 
 
 @pytest.mark.parametrize("content", [b"", HEADER_BYTES[:-1], b"x" + HEADER_BYTES])
