@@ -151,7 +151,7 @@ class Folder:
                 )
             header = journals.header_of(store)
             if header and header.command != self.command:
-                raise PackError(f"{unfinished_message(store)} Or remove {self.stage}, to start over.")
+                raise PackError(f"{self.stage} is of another command. Remove it, or: {unfinished_message(store)}")
             if split_of(store, self.stage) not in splits:
                 raise PackError(
                     f"{self.out} was started with other splits, as {store} shows. Continue with the same, or start over"

@@ -11,6 +11,9 @@ from reader.format.filesystem import plain_path, user_path
 from reader.format.shown import redacted
 from reader.format.urls import is_url
 
+# Of those that file systems have, without .packing.old.
+_MOST_NAME_BYTES = 255 - 12
+
 
 def check_destination(sources: list[str], out: Path, name: str = "OUT") -> None:
     """Refuse an OUT that is a file, is a folder among IMAGES, or is inside it or in a store; raises OptionsError.
@@ -48,10 +51,15 @@ def resolved_out(out: str | os.PathLike[str], name: str = "OUT") -> Path:
     target = Path(plain_path(user_path(out)))
     real, here = Path(os.path.realpath(target)), Path(os.path.realpath("."))
     # a command that works in OUT, or below it, is elsewhere once OUT is replaced: what it calls ../out is another folder then
-    if target.name in ("", "..") or target.is_symlink() or (not target.is_absolute() and real in (here, *here.parents)):
+    if target.name in ("", "..") or os.path.islink(target) or (not target.is_absolute() and real in (here, *here.parents)):
         target = real
     if not target.name:
         raise OptionsError(f"{name} {out} is the root of the file system. Choose a folder below it.")
+    if (size_bytes := len(os.fsencode(target.name))) > _MOST_NAME_BYTES:
+        raise OptionsError(
+            f"{name} {out} has a name of {size_bytes} bytes, expected {_MOST_NAME_BYTES} at most, as it is made in a folder"
+            " with a longer name. Choose a shorter one."
+        )
     if not os.path.lexists(target.parent):
         raise OptionsError(
             f"{name} is {out}, and there is no folder {target.parent}. Make that first, or correct the name."

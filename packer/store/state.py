@@ -105,7 +105,8 @@ def check_finished(out: str | os.PathLike[str]) -> Manifest:
 
 def unfinished_message(out: Path) -> str:
     """Describe what is in progress in a folder without a manifest, or beside it, and how to resume it; "" if nothing is."""
-    stores = [store for stage in stages(out) for store in in_progress(stage)]
+    finished = published(out)  # of splits, those that are moved into OUT already
+    stores = [store for stage in stages(out) for store in in_progress(stage) if store not in finished]
     found = next(iter(stores), None)
     if found is None:
         if not any(os.path.isdir(stage / FOLDER) for stage in stages(out)):

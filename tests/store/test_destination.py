@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 from conftest import interrupted, make_splits, make_tree, photo, store_bytes
 
-from packer import OptionsError, PackError, PackReport, merge, pack, pull, seal_parts, subset, update
+from packer import OptionsError, PackError, PackReport, merge, pack, pull, seal_parts, subset, update, verify
 from packer.cli.app import run
 from reader import IncompleteStoreError, MemmapDataset, StoreError
 
@@ -117,7 +118,7 @@ TABLE = [
         "nothing",
         "this pack",
         "merge",
-        r"is incomplete: its pack, at .* Continue with: pack .*Or remove .*out\.packing",
+        r"out\.packing is of another command\. Remove it, or: .* is incomplete: its pack, .* Continue with: pack .* --size 32$",
     ),
     ("nothing", "this pack", "pull", "Choose another OUT: .*is incomplete: its pack, at"),
     ("nothing", "this pack", "part", "is being packed as a whole"),
@@ -429,9 +430,12 @@ def test_an_end_as_files_move_into_a_folder_that_is_there_is_finished_by_the_nex
         with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
             patch.setattr(os, "rename", dying)
             CALLS[kind](things, out)
-        if kind != "splits" and not (out / "manifest.json").exists():
+        names = ["train", "val"] if kind == "splits" else ["."]
+        if missing := [name for name in names if not (out / name / "manifest.json").exists()]:
             with pytest.raises(IncompleteStoreError):
-                MemmapDataset(out)
+                MemmapDataset(out / missing[0])
+            with pytest.raises(IncompleteStoreError, match="is incomplete: "):
+                verify(out)
         with contextlib.suppress(PackError):  # a merge finds OUT finished
             CALLS[kind](things, out)
         assert store_bytes(out) == store_bytes(tmp_path / "fresh")
@@ -474,16 +478,37 @@ def test_a_reader_that_opens_while_stores_change_names_sees_the_old_or_the_new(i
 
 # -- which folder it is
 
+ACLS = ("system.posix_acl_access", "system.posix_acl_default")
+# As the kernel keeps user::rwx, user:1234:rwx, group::---, mask::rwx, other::---.
+NOBODY = 0xFFFFFFFF
+ACL_ENTRIES = ((1, 7, NOBODY), (2, 7, 1234), (4, 0, NOBODY), (16, 7, NOBODY), (32, 0, NOBODY))
+ACL = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in ACL_ENTRIES)
+
+
+def access(folder: Path) -> dict[str, bytes]:
+    """Return who may do what in a folder."""
+    found = {"mode": str(folder.stat().st_mode).encode()}
+    for name in ACLS:
+        with contextlib.suppress(OSError):
+            found[name] = os.getxattr(folder, name)
+    return found
+
 
 @pytest.mark.parametrize("way", ["update", "overwrite", "subset"])
-def test_a_folder_that_is_replaced_keeps_its_mode(way: str, images: Path, tmp_path: Path, names_change: str) -> None:
+def test_a_folder_that_is_replaced_keeps_its_mode_and_access_lists(
+    way: str, images: Path, tmp_path: Path, names_change: str
+) -> None:
     """Also while it is made: what was private is not readable meanwhile."""
-    out, stage, modes = tmp_path / "out", tmp_path / "out.packing", list[int]()
+    out, stage, kept = tmp_path / "out", tmp_path / "out.packing", list[dict[str, bytes]]()
     pack(images, out, size=32)
     out.chmod(0o700)
+    with contextlib.suppress(OSError):  # a file system without them keeps the mode alone
+        for name in ACLS:
+            os.setxattr(out, name, ACL)
+    before = access(out)
 
     def seen(progress: Any) -> None:
-        modes.append((stage if stage.exists() else out).stat().st_mode)
+        kept.append(access(stage if stage.exists() else out))
 
     calls: dict[str, Callable[[], object]] = {
         "update": lambda: update(images, out, progress=seen),
@@ -491,7 +516,18 @@ def test_a_folder_that_is_replaced_keeps_its_mode(way: str, images: Path, tmp_pa
         "subset": lambda: subset(out, out, rows=[0], overwrite=True),
     }
     calls[way]()
-    assert {mode & 0o777 for mode in (*modes, out.stat().st_mode)} == {0o700}
+    assert [one for one in (*kept, access(out)) if one != before] == []
+
+
+def test_a_name_too_long_for_the_folder_that_it_is_made_in_is_refused(
+    things: Path, tmp_path: Path, names_change: str
+) -> None:
+    for size in (244, 300):
+        with pytest.raises(OptionsError, match=f"has a name of {size} bytes, expected 243 at most"):
+            CALLS["pack"](things, tmp_path / ("x" * size))
+    for asked in ("pack", "overwrite"):
+        CALLS[asked](things, tmp_path / ("x" * 243))
+    assert [len(name) for name in os.listdir(tmp_path)] == [243]
 
 
 @pytest.fixture
