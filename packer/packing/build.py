@@ -168,7 +168,7 @@ class Build:
 
             check_reusable(old, manifest := read_manifest(old), header.options, header.decoders)
             self._reused = ReusedLines(old, manifest.rows)
-            if self._options.update and self._reused.gone(self._inputs.paths) == manifest.rows:
+            if self._reused.gone(self._inputs.paths) == manifest.rows:
                 raise PackError(
                     f"none of the {manifest.rows} rows of {old} is of these images. Choose another OUT, or pack again with"
                     f" {OVERWRITE}."
@@ -178,7 +178,7 @@ class Build:
     def _resume(self) -> None:
         """Resume behind the last block that is committed and whose sources are unchanged."""
         out = self._out
-        self._committed, end = read_committed(out, self._inputs, self._job, os.fspath(self._options.masks or ""))
+        self._committed, end = read_committed(out, self._inputs, os.fspath(self._options.masks or ""))
         committed = self._committed
         self._log.resume(end, committed.inputs_stop, committed.rows_stop, committed.size_bytes)
 

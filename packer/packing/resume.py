@@ -81,12 +81,10 @@ def header_difference(found: journals.Header, asked: journals.Header) -> str:
     return ""
 
 
-def read_committed(out: Path, inputs: Inputs, job: PackJob, masks: str) -> tuple[Committed, int]:
+def read_committed(out: Path, inputs: Inputs, masks: str) -> tuple[Committed, int]:
     """Return what OUT's journal has of the inputs, and the byte up to which that stands in it."""
     committed, seen, end = Committed(), 0, journals.header_end(out)
     for result, line_end in _followed_blocks(out, len(inputs)):
-        # the first journals do not say it
-        result.size_bytes = job.layout.stored_bytes(result.rows, result.shapes, result.size_bytes)
         committed.changed += _changed_sources(inputs, masks, seen, result)
         seen += result.inputs
         if not committed.changed:  # else it is decoded again, with all that follows

@@ -77,10 +77,6 @@ class RowLayout:
             return sum(height * width for height, width in shapes) * self.pixel_bytes
         return rows * self.geometry.height * self.geometry.width * self.channel_count
 
-    def stored_bytes(self, rows: int, shapes: Iterable[tuple[int, int]], packed_bytes: int) -> int:
-        """Bytes of rows in the file: packed_bytes of JPEGs."""
-        return packed_bytes if self.quality else self.size_bytes(rows, shapes)
-
     def file_bytes(self, used_bytes: int) -> int:
         """Size of the file of rows that take so many bytes in it."""
         return whole_pages(used_bytes) if self.quality or self.geometry.has_own_sizes else used_bytes

@@ -89,9 +89,8 @@ class LocalSource:
             OSError: no file can be opened now.
         """
         # NONBLOCK: opening a FIFO without a writer would wait forever
-        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)
         try:
-            descriptor = os.open(self.path, flags)
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
         except OSError as e:
             if e.errno in NO_DESCRIPTOR:
                 raise

@@ -89,7 +89,7 @@ def _missing_bytes(path: Path, size_bytes: int) -> int:
         status = os.stat(path)
     except OSError:
         return size_bytes
-    return max(0, size_bytes - min(getattr(status, "st_blocks", 0) * 512, status.st_size))
+    return max(0, size_bytes - min(status.st_blocks * 512, status.st_size))
 
 
 def _reserve(descriptor: int, start: int, count: int) -> bool:

@@ -66,11 +66,10 @@ class RowFiles:
     def add(self, result: Result) -> None:
         """Append one block."""
         files, unpacked_bytes = self._files, self._layout.size_bytes(result.rows, result.shapes)
-        size_bytes = self._layout.stored_bytes(result.rows, result.shapes, result.size_bytes)
         if result.rows:
             offset, stop = files[SAMPLES].size_bytes, self.rows + result.rows
-            self.blocks.append(Block(self.rows, stop, result.crc32, offset, size_bytes))
-            self.crc32 = crc32_combine(self.crc32, result.crc32, size_bytes)
+            self.blocks.append(Block(self.rows, stop, result.crc32, offset, result.size_bytes))
+            self.crc32 = crc32_combine(self.crc32, result.crc32, result.size_bytes)
             self._mask_values.add(tuple(result.mask_values))
         lines = "".join(result.samples)
         # in a name the quotes would be escaped
@@ -98,7 +97,7 @@ class RowFiles:
             ends = list(itertools.accumulate(result.frames, initial=self.pixel_bytes))
             files[FRAMES].write(Column.from_rows("int64", itertools.pairwise(ends), 2).encoded())
         self.rows += result.rows
-        self.pixel_bytes += size_bytes
+        self.pixel_bytes += result.size_bytes
         self.unpacked_bytes += unpacked_bytes
         self.inputs += result.inputs
         self.rejected += len(result.rejects)

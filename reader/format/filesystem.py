@@ -71,8 +71,7 @@ def open_regular(path: Path, *, most_bytes: int | None = None) -> IO[bytes]:
     """
     if path.is_symlink():
         raise StoreError(f"{path} is a symbolic link; a store holds its own files. Copy it with cp -rL.")
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-    descriptor = os.open(path, flags)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -105,7 +104,7 @@ def refresh_names(path: Path) -> None:
     for folder in reversed(path.absolute().parents):
         with contextlib.suppress(OSError):  # closed to us, or not there: the next use fails
             # a pipe of that name would be waited for
-            os.close(os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)))
+            os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
 
 
 def retry_missing(path: Path, use: Callable[[], _T]) -> _T:
