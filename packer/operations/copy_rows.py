@@ -40,8 +40,7 @@ from packer.store.recorded import DIVISION, TOTALS
 from packer.store.reports import store_report, summed_report
 from packer.store.row_files import row_names
 from packer.store.seal import seal
-from packer.store.sealed.checked_rows import Ints, damage, line_spans
-from packer.store.sealed.ragged_rows import SealedRows, row_sizes, tensor_rows
+from packer.store.sealed_rows import Ints, SealedRows, damage, line_begins, rows_bytes, tensor_rows
 from packer.store.state import check_finished
 from packer.workers.block_worker import Attempt, PackJob, RowMaker
 from packer.workers.engine import LocalEngine
@@ -297,8 +296,8 @@ class _Copy:
         """Allocate the file of rows; returns how many rows make a block."""
         unpacked = stored = 0
         for selection in self._plan.selections:
-            found = row_sizes(selection.path, selection.manifest, selection.rows)
-            unpacked, stored = unpacked + int(found.sizes.sum()), stored + int(found.stored_sizes.sum())
+            found = rows_bytes(selection.path, selection.manifest, selection.rows)
+            unpacked, stored = unpacked + found[0], stored + found[1]
             for name, entry in selection.manifest.files.items():
                 share = entry.size_bytes * len(selection.rows) // selection.manifest.rows
                 self.sizes[name] = self.sizes.get(name, 0) + share
@@ -347,7 +346,8 @@ class _Copy:
             stop, lines = min(start + step, self._bounds[-1]), list[tuple[int, int]]()
             for number, rows in self._of(start, stop):
                 if number not in begins:
-                    begins = {number: _line_begins(self._plan.selections[number])}
+                    selection = self._plan.selections[number]
+                    begins = {number: line_begins(selection.path, selection.manifest.rows)[selection.rows]}
                 at = start + len(lines) - self._bounds[number]
                 lines += zip(rows.tolist(), begins[number][at : at + len(rows)].tolist(), strict=True)
             names = [str(self._making.name / str(row)) for row in range(start, stop)]
@@ -375,13 +375,6 @@ def _check_intact(selection: Selection) -> None:
     if wrong := next(wrong_rows(path, manifest, read_blocks(path)), None):
         where = f", row {wrong.rows[0]}" if wrong.rows else ""
         raise PackError(f"{path}/{wrong.file}{where}: {wrong.what}. pack verify {path} names all there is.")
-
-
-def _line_begins(selection: Selection) -> Ints:
-    """Return the byte of samples.jsonl where the line of each row begins, int64[n]."""
-    rows, places = np.unique(selection.rows, return_inverse=True)
-    begins = line_spans(selection.path, selection.manifest, read_blocks(selection.path), rows)[:, 0]
-    return begins[places]
 
 
 class _StoredColumn(Column):
@@ -451,8 +444,7 @@ class CopiedRows(RowMaker):
         try:
             rows = self._opened(number)
             attempt.line = self._line(rows.line(line_begin), selection)
-            if not rows.is_intact(row):
-                block = rows.block_of(row)
+            if block := rows.damaged_block(row):
                 last = block.stop - 1
                 which = f"row {last} is" if block.start == last else f"rows {block.start} to {last} are"
                 raise PackError(

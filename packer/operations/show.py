@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw
 
 from packer.errors import OptionsError
 from packer.options import TILES
-from packer.store.sealed.ragged_rows import StoredRows, mapped_tensor
+from packer.store.sealed_rows import StoredRows, mapped_tensor
 from packer.store.state import check_finished
 from reader.format.manifest import Manifest, TensorSpec
 from reader.format.row_values import RowValues, has_boxes
@@ -67,7 +67,7 @@ def contact_sheet(
     for number, row in enumerate(chosen):
         checks.check_targets(str(out), row, targets[row : row + 1])
         x, y = _MARGIN + number % columns * step_x, _MARGIN + number // columns * step_y
-        values = pixels[row]
+        values = pixels.pixels(row, pixels.stored(row))
         image = Image.fromarray(values[:, :, 0] if manifest.channels == 1 else values).convert("RGB")
         if is_masked:
             image = _tinted(image, pixels.mask(row) if manifest.has_own_masks else extras["masks"][row])

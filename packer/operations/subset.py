@@ -28,7 +28,7 @@ from packer.operations.copy_rows import (
 from packer.option_names import Option
 from packer.progress import reports
 from packer.report import PackReport, Progress
-from packer.store.sealed.checked_rows import Ints
+from packer.store.sealed_rows import Ints
 from packer.text import some
 from reader.format.manifest import Manifest
 from reader.format.row_values import has_boxes

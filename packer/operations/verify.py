@@ -25,7 +25,7 @@ from packer.pixels.geometry import Geometry
 from packer.progress import CountedBytes
 from packer.sample_lines import Sample
 from packer.store.row_files import CONTENT, FRAMES, MASK_OFFSETS, OFFSETS, SHAPES, TARGETS
-from packer.store.sealed.ragged_rows import StoredRows, mapped_tensor
+from packer.store.sealed_rows import StoredRows, mapped_tensor
 from packer.store.state import check_finished
 from reader.format.blocks import Block, read_blocks
 from reader.format.errors import StoreError

@@ -43,7 +43,7 @@ from reader.system import available_cpus
 if TYPE_CHECKING:
     from multiprocessing.pool import AsyncResult, ThreadPool
 
-    from packer.store.sealed.reuse import ReusedLines
+    from packer.store.reuse import ReusedLines
 
 # For each worker, while as many more are being committed: a death costs them. Of 4.0 seconds that 1,000 photographs took on 2
 # workers, they waited 0.02 for room (2026-11-21, ext4).
@@ -164,7 +164,7 @@ class Build:
         """Reuse rows of the store that this one will replace, where there is one."""
         old = self._making.old
         if old is not None:
-            from packer.store.sealed.reuse import ReusedLines, check_reusable
+            from packer.store.reuse import ReusedLines, check_reusable
 
             check_reusable(old, manifest := read_manifest(old), header.options, header.decoders)
             self._reused = ReusedLines(old, manifest.rows)

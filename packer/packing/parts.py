@@ -51,7 +51,7 @@ from packer.store.row_files import (
     joint_mask_values,
 )
 from packer.store.seal import commit_manifest, set_size
-from packer.store.sealed.checked_rows import damage
+from packer.store.sealed_rows import damage
 from packer.store.state import check_finished, command_to_resume, out_of, published, seal_command, two_divisions
 from reader.format.blocks import Block, read_blocks
 from reader.format.errors import StoreError

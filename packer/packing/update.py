@@ -1,6 +1,6 @@
 """`pack update`: bring a store to the state that packing its images again would give, without decoding unchanged ones.
 
-A store is never written to: the new one is built beside the old, as --overwrite does, reuses rows (see `store/sealed/reuse.py`),
+A store is never written to: the new one is built beside the old, as --overwrite does, reuses rows (see `store/reuse.py`),
 and then replaces it.
 """
 
@@ -25,7 +25,7 @@ from packer.pixels.decoders import pixel_versions
 from packer.report import PackReport
 from packer.store.destination import Folder
 from packer.store.out_folder import resolved_out
-from packer.store.sealed.reuse import check_reusable
+from packer.store.reuse import check_reusable
 from packer.store.state import UPDATE, check_finished
 from packer.text import names_difference, some
 from reader.format.errors import StoreError

@@ -51,7 +51,11 @@ def resolved_out(out: str | os.PathLike[str], name: str = "OUT") -> Path:
     target = Path(plain_path(user_path(out)))
     real, here = Path(os.path.realpath(target)), Path(os.path.realpath("."))
     # a command that works in OUT, or below it, is elsewhere once OUT is replaced: what it calls ../out is another folder then
-    if target.name in ("", "..") or os.path.islink(target) or (not target.is_absolute() and real in (here, *here.parents)):
+    if (
+        target.name in ("", "..")
+        or os.path.islink(target)
+        or (not target.is_absolute() and real in (here, *here.parents))
+    ):
         target = real
     if not target.name:
         raise OptionsError(f"{name} {out} is the root of the file system. Choose a folder below it.")

@@ -37,7 +37,7 @@ from reader.format.urls import is_url
 if TYPE_CHECKING:
     from packer.pixels.mask import MaskRow
     from packer.sources.remote import ObjectPrefetch
-    from packer.store.sealed.reuse import ReusedRows
+    from packer.store.reuse import ReusedRows
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ class ImageRows(RowMaker):
         self._reused: ReusedRows | None = None
         if job.reused_store[0]:
             from packer.pixels.formats.opening import lift_limits
-            from packer.store.sealed.reuse import ReusedRows
+            from packer.store.reuse import ReusedRows
 
             lift_limits()
             self._reused = ReusedRows.open(*job.reused_store)

@@ -22,8 +22,8 @@ from packer.operations.verify import verify
 from packer.packing import update as updating
 from packer.pixels import decode
 from packer.report import Progress
-from packer.store.sealed import checked_rows
-from packer.store.sealed import reuse as reused_rows
+from packer.store import reuse as reused_rows
+from packer.store import sealed_rows
 from reader import MemmapDataset
 from reader.format.blocks import read_blocks
 from reader.format.manifest import PIXELS, SAMPLES
@@ -337,7 +337,7 @@ def test_a_disk_that_fails_to_read_old_rows_costs_no_image(
     def read(rows: Any, begin: int, size_bytes: int) -> bytes:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(checked_rows.CheckedPixels, "read", read)
+    monkeypatch.setattr(sealed_rows.SealedRows, "read", read)
     report = update(images, tmp_path / "out")
     assert (report.rows, report.kept) == (24, 0)
     assert store_bytes(tmp_path / "out") == before

@@ -17,7 +17,7 @@ from packer.pixels.decoders import row_decoder
 from packer.pixels.geometry import Geometry
 from packer.sample_lines import read_samples
 from packer.sources.local import locate
-from packer.store.sealed.ragged_rows import StoredRows
+from packer.store.sealed_rows import StoredRows
 from reader.format.manifest import PIXELS, read_manifest
 
 

@@ -19,8 +19,7 @@ from packer.pixels.geometry import Geometry
 from packer.pixels.row import Row
 from packer.progress import followed
 from packer.sample_lines import Sample, read_samples_with_offsets
-from packer.store.sealed.checked_rows import damage
-from packer.store.sealed.ragged_rows import SealedRows
+from packer.store.sealed_rows import SealedRows, damage
 from packer.text import difference, options_difference
 from reader.format.manifest import PIXELS, Manifest
 
@@ -93,7 +92,7 @@ class ReusedRows:
                 if sample.sha256 is None or f'"sha256":"{sample.sha256}",' not in start:
                     return None
                 known, line = self._kept(sample), ""
-            if not self._rows.is_intact(number):
+            if self._rows.damaged_block(number):
                 return None
             pixels, _, frame = self._rows.row(number)
             done, kept = {**known.decoding}, frame if self._keeps_frames else b""

@@ -1,27 +1,64 @@
-"""Offsets of rows and tensors in the files of a finished store, for code that reads without torch."""
+"""Rows of a finished store as bytes, for code that reads without torch and makes other stores of them.
+
+Reads plainly where much is read: of a mapped file, a page that cannot be read would end the process. Knows no sources and writes
+nothing.
+"""
 
 from __future__ import annotations
 
+import bisect
+import errno
+import itertools
 import math
+import os
+import zlib
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from packer.store.sealed.checked_rows import CheckedPixels, Ints, read_spans
+from packer.checksums import sha256_file
+from packer.progress import CountedBytes
 from reader import jpeg_frames
+from reader.format.blocks import Block, read_blocks
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
 from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_manifest
 from reader.format.row_values import wrong_frames
 
+# Read and checked at once: while they are in the CPU's cache.
+_CHECK_BYTES = 256 << 10
 
-class RowSizes(NamedTuple):
-    """Of n rows: the bytes of each with its mask behind it, int64[n], and those that it has in the file."""
+Ints = npt.NDArray[np.int64]
 
-    sizes: Ints
-    stored_sizes: Ints
+
+def damage(out: Path, manifest: Manifest, names: Iterable[str]) -> str:
+    """Name the first of these files, all but pixels, that is not what was packed, as a sentence; "" if none is."""
+    names = sorted(names)
+    read = CountedBytes(sum(manifest.files[name].size_bytes for name in names))
+    for name in names:
+        if sha256_file(out / name, read) != manifest.files[name].digest:
+            return f"{out / name} is damaged: its content is not what was packed."
+    return ""
+
+
+def line_begins(out: Path, rows: int) -> Ints:
+    """Return the byte of samples.jsonl where the line of each row begins, int64[rows].
+
+    Raises:
+        OSError: the file cannot be read, or has not a line a row.
+    """
+    found, done = [np.zeros(1, np.int64)], 0
+    with error_path(out / SAMPLES), open(out / SAMPLES, "rb") as file:
+        while data := file.read(_CHECK_BYTES):
+            found.append(done + 1 + np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")))
+            done += len(data)
+        begins = np.concatenate(found)[:-1]
+        if len(begins) != rows:
+            raise OSError(errno.EIO, f"it has {len(begins)} lines, the manifest says {rows} rows")
+    return begins
 
 
 def mapped_tensor(out: Path, manifest: Manifest, name: str) -> npt.NDArray[Any]:
@@ -34,23 +71,30 @@ def mapped_tensor(out: Path, manifest: Manifest, name: str) -> npt.NDArray[Any]:
 
 
 def tensor_rows(out: Path, manifest: Manifest, name: str, rows: Ints) -> npt.NDArray[Any]:
-    """Read rows of a tensor beside the pixels, [n, *row_shape], and nothing of the others."""
-    spec = manifest.tensors[name]
-    sizes = np.full(len(rows), spec.row_bytes)
-    data = read_spans(out / manifest.tensor_paths()[name], rows * spec.row_bytes, sizes)
-    return data.view(np.dtype(spec.dtype).newbyteorder("<")).reshape(len(rows), *spec.row_shape)
+    """Read rows of a tensor beside the pixels, [n, *row_shape], and nothing of the others.
+
+    Raises:
+        OSError: the file cannot be read, or ends before a row does.
+    """
+    spec, path = manifest.tensors[name], out / manifest.tensor_paths()[name]
+    size_bytes = spec.row_bytes
+    with error_path(path), open(path, "rb") as file:
+        data = b"".join(os.pread(file.fileno(), size_bytes, row * size_bytes) for row in rows.tolist())
+        if len(data) != size_bytes * len(rows):
+            raise OSError(errno.EIO, "it ends before the manifest says")
+    return np.frombuffer(data, np.dtype(spec.dtype).newbyteorder("<")).reshape(len(rows), *spec.row_shape)
 
 
-def row_sizes(out: Path, manifest: Manifest, rows: Ints) -> RowSizes:
-    """Return the sizes of rows, as the store has them, unchecked."""
-    sizes = np.full(len(rows), manifest.row_bytes)
+def rows_bytes(out: Path, manifest: Manifest, rows: Ints) -> tuple[int, int]:
+    """Return how many bytes rows have together: unpacked, masks behind them included, and in the file."""
+    unpacked = len(rows) * manifest.row_bytes
     if manifest.has_own_sizes:
         sides = tensor_rows(out, manifest, "shapes", rows)[:, :2].astype(np.int64)
-        sizes = sides.prod(axis=1) * (manifest.channels + manifest.has_own_masks)
+        unpacked = int(sides.prod(axis=1).sum()) * (manifest.channels + manifest.has_own_masks)
     if not manifest.jpeg:
-        return RowSizes(sizes, sizes)
-    spans = tensor_rows(out, manifest, "frames", rows)
-    return RowSizes(sizes, spans[:, 1] - spans[:, 0])
+        return unpacked, unpacked
+    begins, ends = tensor_rows(out, manifest, "frames", rows).T
+    return unpacked, int((ends - begins).sum())
 
 
 class StoredRows:
@@ -68,6 +112,12 @@ class StoredRows:
             mapped_tensor(out, manifest, name) if name in manifest.tensors else None
             for name in ("shapes", "offsets", "frames")
         )
+
+    def read(self, begin: int, size_bytes: int) -> bytes:
+        """Return these bytes of the file; fewer where it ends."""
+        with error_path(self._out / PIXELS), open(self._out / PIXELS, "rb") as file:
+            file.seek(begin)
+            return file.read(size_bytes)
 
     def sides(self, row: int) -> tuple[int, int]:
         """Return height and width of a row.
@@ -103,6 +153,10 @@ class StoredRows:
                 raise self._error(row, "it is not within the pixels")
         return begin, stop - begin
 
+    def stored(self, row: int) -> bytes:
+        """Return the bytes of a row in the file, without its mask."""
+        return self._whole(row, *self.extent(row))
+
     def pixels(self, row: int, stored: bytes) -> npt.NDArray[np.uint8]:
         """Return a row, uint8[H, W, C], by its bytes in the file.
 
@@ -117,23 +171,17 @@ class StoredRows:
             raise self._error(row, what)
         return pixels.reshape(height, width, channels)
 
-    def __getitem__(self, row: int) -> npt.NDArray[np.uint8]:
-        begin, size_bytes = self.extent(row)
-        return self.pixels(row, self._read(row, begin, size_bytes))
-
     def mask(self, row: int) -> npt.NDArray[np.uint8]:
         """Return the mask of a row with a size of its own, uint8[H, W]: it is behind the row's pixels."""
         sides = self.sides(row)
-        return np.frombuffer(self._read(row, sum(self.extent(row)), math.prod(sides)), np.uint8).reshape(sides)
+        return np.frombuffer(self._whole(row, sum(self.extent(row)), math.prod(sides)), np.uint8).reshape(sides)
 
     @property
     def _file_bytes(self) -> int:
         return self.manifest.files[PIXELS].size_bytes
 
-    def _read(self, row: int, begin: int, size_bytes: int) -> bytes:
-        with error_path(self._out / PIXELS), open(self._out / PIXELS, "rb") as file:
-            file.seek(begin)
-            stored = file.read(size_bytes)
+    def _whole(self, row: int, begin: int, size_bytes: int) -> bytes:
+        stored = self.read(begin, size_bytes)
         if len(stored) < size_bytes:
             raise self._error(row, "it is not within the pixels")
         return stored
@@ -142,26 +190,44 @@ class StoredRows:
         return StoreError(f"{self._out}: row {row}: {what}. The store is damaged: copy it again.")
 
 
-class SealedRows(CheckedPixels):
-    """The rows of a finished store, and their lines, for those who make rows of another store of them; for one thread.
-
-    Opened before the manifest is read, so that they agree, whatever replaces the store meanwhile.
+class SealedRows(StoredRows):
+    """The rows of a finished store, their lines and blocks, for those who make rows of another store of them; for one thread.
 
     Raises:
         StoreError: the store is not the one whose manifest has this digest.
     """
 
     def __init__(self, out: Path, digest: str) -> None:
+        # opened before the manifest is read, so that they belong together, whatever replaces OUT meanwhile
         self._lines = open(out / SAMPLES, "rb")  # noqa: SIM115 (open as long as this is)
-        super().__init__(out)
+        self._file = open(out / PIXELS, "rb", buffering=0)  # noqa: SIM115
         self._line_begin = -1
-        self.manifest = read_manifest(out)
-        if self.manifest.digest != digest:
+        super().__init__(out, manifest := read_manifest(out))
+        if manifest.digest != digest:
             raise StoreError(f"{out} is another store than that of which rows were to be taken.")
-        self._rows = StoredRows(out, self.manifest)
-        tensors = self.manifest.tensors
-        self._content = mapped_tensor(out, self.manifest, "content") if "content" in tensors else None
-        self._masks = mapped_tensor(out, self.manifest, "extras/masks") if "masks" in self.manifest.extras else None
+        self._blocks = read_blocks(out)
+        self._starts = [block.start for block in self._blocks]
+        # the byte where each block begins, and behind them that where the last one ends
+        self._begins = list(itertools.accumulate((block.size_bytes for block in self._blocks), initial=0))
+        self._intact: dict[int, bool] = {}
+        self._content = mapped_tensor(out, manifest, "content") if manifest.has_content else None
+        self._masks = mapped_tensor(out, manifest, "extras/masks") if "masks" in manifest.extras else None
+
+    def read(self, begin: int, size_bytes: int) -> bytes:
+        """Return these bytes of the file; fewer where it ends."""
+        with error_path(self._out / PIXELS):
+            return os.pread(self._file.fileno(), size_bytes, begin)
+
+    def damaged_block(self, row: int) -> Block | None:
+        """Return the block that a row is in if it has other bytes than were packed; each is read once."""
+        number = bisect.bisect_right(self._starts, row) - 1
+        block = self._blocks[number]
+        if number not in self._intact:
+            crc32, end = 0, self._begins[number + 1]
+            for start in range(self._begins[number], end, _CHECK_BYTES):
+                crc32 = zlib.crc32(self.read(start, min(_CHECK_BYTES, end - start)), crc32)
+            self._intact[number] = crc32 == block.crc32
+        return None if self._intact[number] else block
 
     def line(self, begin: int) -> str:
         """Return the line of samples.jsonl that begins at this byte; in order none is looked for."""
@@ -177,27 +243,23 @@ class SealedRows(CheckedPixels):
         Raises:
             StoreError: they are not what a row can be.
         """
-        begin, size_bytes = self._rows.extent(number)
-        stored = self.read(begin, size_bytes)
-        if len(stored) != size_bytes:
-            raise StoreError(f"row {number} is not within the pixels: the store is damaged. Copy it again.")
-        mask = b""
+        stored, mask = self.stored(number), b""
         if self._masks is not None:
             mask = self._masks[number].tobytes()
         elif self.manifest.has_own_masks:
-            mask = self._rows.mask(number).tobytes()
+            mask = self.mask(number).tobytes()
         if not self.manifest.jpeg:
             return stored, mask, b""
-        return self._rows.pixels(number, stored).tobytes(), mask, stored
+        return self.pixels(number, stored).tobytes(), mask, stored
 
     def content(self, number: int) -> tuple[int, int, int, int]:
         """Return where the image is in a row: y0, x0, y1, x1, half-open."""
         if self._content is not None:
             y0, x0, y1, x1 = self._content[number].tolist()
             return y0, x0, y1, x1
-        return 0, 0, *self._rows.sides(number)
+        return 0, 0, *self.sides(number)
 
     def close(self) -> None:
         """Let the files go."""
         self._lines.close()
-        super().close()
+        self._file.close()
