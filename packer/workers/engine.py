@@ -213,7 +213,9 @@ class LocalEngine:
     def _lose(self, worker: _Worker, reason: str) -> None:
         """End a worker and have its blocks decoded again; the second time its image in hand is refused for the reason."""
         self._end(worker)
-        if (suspect := worker.suspect()) is not None:
+        suspect = worker.suspect()
+        # what was decoded whole before, and has its place, is not to blame
+        if suspect is not None and suspect.offset is None:
             index = worker.in_flight.index
             self._suspects[index] += 1
             if self._suspects[index] > 1:

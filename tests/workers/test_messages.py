@@ -53,6 +53,9 @@ class FakeWorker:
         if task.start not in task.refused:
             self._marks.mark(task.start)
             self._at("image", task.block)
+            if (self._job.folder / f"write-{task.block}-0").exists():
+                self._at("again", task.block)
+                self._at("once more", task.block)
             self._marks.mark(-1)
         self._at("decoded", task.block)
         self._last = "sent", task.block
@@ -131,6 +134,11 @@ def test_an_image_that_kills_twice_is_refused_and_costs_no_other(tmp_path: Path)
         "image-4-0",
         "image-4-1",
     ]
+
+
+def test_an_image_that_was_decoded_whole_is_not_to_blame_for_what_ends_later_workers(tmp_path: Path) -> None:
+    assert run(FakeJob(tmp_path, (("write", 3), ("again", 3), ("once more", 3))), 2)[1] == EXPECTED
+    assert {"again-3-0", "once more-3-0"} <= {path.name for path in tmp_path.iterdir()}
 
 
 def test_a_block_that_is_another_once_it_has_its_place_ends_the_run(tmp_path: Path) -> None:
