@@ -55,9 +55,9 @@ def _pillow(found: dict[str, str], missing: dict[str, str]) -> bool:
     try:
         from PIL import features
 
+        from packer.pixels import plugins
         from packer.pixels.compiled import native
-        from packer.pixels.formats import plugins
-        from packer.pixels.formats.versions import decoder_versions
+        from packer.pixels.decoders import decoder_versions
     except ImportError as e:
         missing["Pillow"] = f"pip install --force-reinstall pillow ({e})"
         return False

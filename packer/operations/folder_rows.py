@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from packer.errors import DecodeError, OptionsError, PackError
 from packer.inputs.samples import Inputs
-from packer.pixels.formats.opening import UPRIGHT, load_image, open_image
 from packer.pixels.geometry import Geometry
+from packer.pixels.opening import UPRIGHT, load_image, open_image
 from packer.sample_lines import read_paths, read_rejects
 from packer.sources.base import Readable
 from packer.sources.local import locate

@@ -19,7 +19,7 @@ from packer.inputs.samples import Inputs
 from packer.option_names import OVERWRITE, Option
 from packer.options import PackOptions, RowOptions
 from packer.packing.image_sizes import count_sizes, pixel_bytes
-from packer.packing.resume import Committed, header_difference, journal_header, read_committed
+from packer.packing.request import Committed, header_difference, journal_header, read_committed
 from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
 from packer.progress import notify

@@ -1,4 +1,4 @@
-"""Whether the compiled part can be used here, and why not; packer's one module that imports it.
+"""Whether the compiled part can be used here, and why not; packer's one module that imports it. And sums, with it or numpy.
 
 It makes the bytes that `decode.py` makes with libjpeg-turbo and Pillow-SIMD, and leaves all that it does not serve to that.
 It never decides what is rejected, and words no reason.
@@ -12,11 +12,13 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Protocol
 
-from packer.pixels.formats import jpeg
+from packer.pixels import jpeg
 
 Pair = tuple[int, int]
 # Versions of libjpeg-turbo that decode sound files to equal pixels: 2,600 rows of each compared (2026-11-23).
 _OLDEST, _NEWEST = (2, 1), (3, 2)
+# Squares of so many lines fit in uint32.
+_LINES = 256
 # uint8 without gaps, arrays of numpy included
 PixelBytes = bytes | bytearray | memoryview
 
@@ -80,6 +82,24 @@ def native() -> Native:
         found = f"it runs with libjpeg-turbo {version or 'of unknown version'}, expected 2.1 to 3.2"
         return replace(known, reason=f"not used to decode: {found}")
     return replace(known, row=built.row, version=version)
+
+
+def channel_sums(pixels: PixelBytes, channels: int, line_bytes: int) -> tuple[int, ...]:
+    """Return the sum of each channel of complete lines of pixels, and behind these the sums of squares.
+
+    Padding is 0 and adds nothing.
+    """
+    if (compiled := native().sums) is not None:
+        return compiled(pixels, channels)
+    import numpy as np
+
+    totals = np.zeros((2, channels), np.uint64)
+    lines = np.frombuffer(pixels, np.uint8).reshape(-1, line_bytes)
+    for start in range(0, len(lines), _LINES):
+        values = lines[start : start + _LINES].astype(np.uint16)
+        for total, some in zip(totals, (values, values * values), strict=True):
+            total += some.sum(axis=0, dtype=np.uint32).reshape(-1, channels).sum(axis=0, dtype=np.uint64)
+    return tuple(totals.reshape(-1).tolist())
 
 
 def _library_version(built: ModuleType) -> str | None:

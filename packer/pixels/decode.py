@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+from packer.pixels import jpeg
 from packer.pixels.compiled import native
-from packer.pixels.formats import jpeg
 from packer.pixels.geometry import Geometry
 from packer.pixels.row import Row, RowRules
 

@@ -1,15 +1,19 @@
-"""Which decoder makes the rows of a pack, and what decides about their pixels."""
+"""Which decoder makes the rows of a pack, and what decides about their pixels: the versions that are live here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+# Pillow itself, Image and features with it, takes 40 ms to import
+import PIL
+from PIL import _imaging as core
+
 from packer.options import CHANNELS, RowOptions
+from packer.pixels import jpeg, plugins
+from packer.pixels.compiled import native
 from packer.pixels.decode import Decoder
-from packer.pixels.formats.versions import decoder_versions
-from packer.pixels.geometry import Geometry
-from packer.pixels.resize import live_rule
+from packer.pixels.geometry import Geometry, live_rule, pillow_distribution
 from packer.pixels.row import RowDecoder
 
 
@@ -44,3 +48,24 @@ def pixel_versions(options: Mapping[str, Any]) -> dict[str, object]:
 
         found["jpeg"] = jpeg_versions()
     return found
+
+
+def decoder_versions() -> dict[str, Any]:
+    """Return what decides about pixels, for the manifest: distributions, versions, and which Pillow is live."""
+    return {
+        "libjpeg-turbo": _libjpeg_turbo(),
+        "pillow": {
+            "distribution": pillow_distribution(),
+            "version": PIL.__version__,
+            # as PIL.features does
+            "libjpeg_turbo": core.libjpeg_turbo_version if core.HAVE_LIBJPEGTURBO else None,
+        },
+        **plugins.versions(),
+    }
+
+
+def _libjpeg_turbo() -> dict[str, str | None]:
+    """Return which libjpeg-turbo jpeg4py decodes with, and that of the compiled part where it decodes with another one."""
+    found = {"jpeg4py": jpeg.version(), "turbojpeg": jpeg.library_version()}
+    own = native().version
+    return found | ({"compiled": own} if own and own != found["turbojpeg"] else {})

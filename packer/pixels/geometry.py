@@ -1,6 +1,8 @@
 """Where a source pixel lands in a row: crop, pad, squash, inside, none. Sizes first, as plain arithmetic; then Pillow's part.
 
-`crop` is torchvision's Resize + CenterCrop on PIL images (0.28, `transforms/functional.py`), rounding included.
+`crop` is torchvision's Resize + CenterCrop on PIL images (0.28, `transforms/functional.py`), rounding included. Pictures are
+resized as Pillow-SIMD does wherever that is possible, so that rows do not depend on the Pillow in use: by itself where live,
+else by the compiled part, else by plain Pillow, by a rule of its own.
 """
 
 from __future__ import annotations
@@ -10,7 +12,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import PIL
+
 from packer.options import RowOptions
+from packer.pixels.compiled import ResizeOf, native
+from packer.system import installed_version
 from packer.values import side_limit
 from reader.tuning import tuning
 
@@ -21,6 +27,8 @@ if TYPE_CHECKING:
 
 # PIL.Image.Resampling by value, so that no image library is imported where only sizes are computed; nearest is for masks
 _RESAMPLE = {"bilinear": 2, "bicubic": 3, "lanczos": 1, "box": 4, "nearest": 0}
+# Mode -> how Pillow writes and reads it as one or four bytes a pixel.
+_RAW = {"L": "L", "RGB": "RGBX", "RGBX": "RGBX", "CMYK": "CMYK", "RGBa": "RGBa"}
 
 
 @dataclass(frozen=True)
@@ -110,8 +118,6 @@ class Geometry:
         if self.is_strip(resized):
             return self._cropped_strip(image, *resized), (0, 0, self.height, self.width)
         if image.size != resized:
-            from packer.pixels.resize import resize
-
             # all of the picture, then the crop: resize(box=) differs by 1 or 2 levels in nine photographs of ten
             image = resize(image, resized, self.filter)
         if resized == self.row_size(resized):
@@ -161,3 +167,33 @@ class Geometry:
         right, bottom = min(image.width, (left + self.width) * across), min(image.height, (top + self.height) * down)
         box = (left * across, top * down, right, bottom)
         return image.resize((self.width, self.height), self.filter, box=box)
+
+
+def live_rule() -> dict[str, dict[str, str]]:
+    """Return what a manifest says of the rule: nothing where it is that of the Pillow which it names."""
+    return {"resize": {"rule": "pillow-simd"}} if _compiled() is not None else {}
+
+
+def resize(image: Image.Image, size: tuple[int, int], resample: int) -> Image.Image:
+    """Resize a whole picture to (width, height); resample is a number of PIL.Image.Resampling."""
+    from PIL import Image
+
+    compiled = _compiled()
+    if compiled is None or resample == Image.Resampling.NEAREST:
+        return image.resize(size, resample)
+    if image.mode == "RGBA":  # as Pillow does: colors that nobody sees do not bleed into others
+        return resize(image.convert("RGBa"), size, resample).convert("RGBA")
+    raw = _RAW.get(image.mode)
+    pixels = compiled(image.tobytes("raw", raw), image.size, size, resample) if raw else None
+    return image.resize(size, resample) if pixels is None else Image.frombytes(image.mode, size, pixels, "raw", raw)
+
+
+def pillow_distribution() -> str:
+    """Name the live Pillow: both distributions are the same import, and Pillow-SIMD numbers itself "x.y.z.postN"."""
+    is_simd = ".post" in PIL.__version__ and installed_version("pillow-simd") == PIL.__version__
+    return "pillow-simd" if is_simd else "pillow"
+
+
+@functools.cache
+def _compiled() -> ResizeOf | None:
+    return None if pillow_distribution() == "pillow-simd" else native().resize

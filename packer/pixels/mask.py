@@ -12,8 +12,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from packer.errors import DecodeError
-from packer.pixels.formats.opening import UPRIGHT, load_image, open_image
 from packer.pixels.geometry import Geometry
+from packer.pixels.opening import UPRIGHT, load_image, open_image
 from packer.pixels.row import Row
 from packer.text import spans
 

@@ -1,18 +1,22 @@
 """Pictures that need an image library: bytes -> a row by libjpeg-turbo and Pillow, or a DecodeError with its reason.
 
-JPEG goes through libjpeg-turbo (`formats/turbojpeg.py`) where that accepts the file; Pillow does everything else.
+JPEG goes through libjpeg-turbo, by jpeg4py, where that accepts the file: it treats libjpeg's warnings as errors and refuses some
+samplings. What it accepts decodes to the same bytes as Pillow's, which does everything else.
 """
 
 from __future__ import annotations
 
+import functools
 import warnings
+from types import ModuleType
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from packer.errors import DecodeError, JpegError
-from packer.pixels.formats import jpeg, turbojpeg
-from packer.pixels.formats.opening import UPRIGHT, header_orientation, lift_limits, load_image, open_image, plain
+from packer.pixels import jpeg
+from packer.pixels.opening import UPRIGHT, header_orientation, lift_limits, load_image, open_image, plain
 from packer.pixels.row import Row, RowRules
 
 
@@ -58,7 +62,7 @@ class PictureDecoder:
     def _fast_row(self, data: bytes, header: jpeg.JpegHeader, orientation: int) -> Row:
         scale = self._rules.dct_scale(header.width, header.height, orientation)
         width, height = -(-header.width // scale), -(-header.height // scale)
-        pixels = turbojpeg.decode(data, width, height)
+        pixels = decoded_jpeg(data, width, height)
         # RGBX is a mode that Pillow maps without a copy; the fourth byte is dropped when the row is written out
         image = Image.frombuffer("RGBX", (width, height), pixels, "raw", "RGBX", 0, 1)
         done: dict[str, object] = {"decoder": "libjpeg-turbo"}
@@ -127,3 +131,44 @@ def to_mode(image: Image.Image, mode: str, bit_depth: int = 16) -> Image.Image:
             raise DecodeError("it holds 32-bit integers, which have no agreed range; convert it to 8 or 16 bits")
         image = Image.fromarray(np.minimum(values >> (bit_depth - 8), 255).astype(np.uint8))
     return image if image.mode == mode else image.convert(mode)
+
+
+def decoded_jpeg(data: bytes, width: int, height: int) -> npt.NDArray[np.uint8]:
+    """Decode a JPEG by libjpeg-turbo to uint8[height, width, 4] (RGBX).
+
+    With a handle of its own: one that is used again decodes a JPEG that lacks its tables with those of the one before,
+    and after some errors it refuses every good one. jpeg4py keeps its own.
+
+    Args:
+        width, height: as in the header, or exactly ceil(w / s) x ceil(h / s) of it for s = 2, 4, 8: libjpeg's DCT
+            scaling. Anything else would leave rows of the array untouched.
+
+    Raises:
+        JpegError: libjpeg-turbo refused or warned.
+    """
+    cffi = _cffi()
+    pixels = np.empty((height, width, 4), np.uint8)
+    source = cffi.ffi.from_buffer("unsigned char[]", data)
+    target = cffi.ffi.from_buffer("unsigned char[]", pixels, require_writable=True)
+    handle = cffi.lib.tjInitDecompress()
+    if handle == cffi.ffi.NULL:
+        raise MemoryError
+    try:
+        if cffi.lib.tjDecompress2(handle, source, len(data), target, width, width * 4, height, cffi.TJPF_RGBX, 0):
+            raise JpegError(cffi.ffi.string(cffi.lib.tjGetErrorStr()).decode("utf-8", "replace"))
+    finally:
+        cffi.lib.tjDestroy(handle)
+    return pixels
+
+
+@functools.cache
+def _cffi() -> ModuleType:
+    """Import jpeg4py and let it find libturbojpeg; raises ImportError where either cannot be loaded."""
+    import jpeg4py
+
+    try:
+        jpeg4py._cffi.initialize()
+    except OSError as e:
+        raise ImportError(f"jpeg4py cannot load libturbojpeg: {e}") from e
+    found: ModuleType = jpeg4py._cffi
+    return found

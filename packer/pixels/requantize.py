@@ -18,8 +18,8 @@ from types import ModuleType
 from typing import Any
 
 from packer.errors import FfmpegError, NotRequantized
+from packer.pixels import jpeg
 from packer.pixels.decode import Decoder
-from packer.pixels.formats import jpeg
 from packer.pixels.geometry import Geometry
 from packer.pixels.row import Row
 

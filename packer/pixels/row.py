@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from packer.errors import DecodeError
 from packer.options import MAX_PIXELS
-from packer.pixels.formats import jpeg
+from packer.pixels import jpeg
 from packer.pixels.geometry import Geometry
 
 _DCT_SCALES = (8, 4, 2)

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from packer.errors import DecodeError, EngineError, PackError
 from packer.options import RowOptions
-from packer.pixels.compiled import PixelBytes
+from packer.pixels.compiled import PixelBytes, channel_sums
 from packer.pixels.decode import serves
 from packer.pixels.decoders import row_decoder
 from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
 from packer.pixels.row import Row
-from packer.pixels.statistics import channel_sums
 from packer.sample_lines import Sample, line_start
 from packer.sources.base import NO_STATE, Archive, Readable, State
 from packer.sources.local import LocalSource, locate
@@ -267,7 +266,7 @@ class ImageRows(RowMaker):
             self._fetcher = ObjectPrefetch(job.root)
         self._reused: ReusedRows | None = None
         if job.reused_store[0]:
-            from packer.pixels.formats.opening import lift_limits
+            from packer.pixels.opening import lift_limits
             from packer.store.reuse import ReusedRows
 
             lift_limits()
@@ -315,8 +314,8 @@ class ImageRows(RowMaker):
 
     def _mask(self, index: int, path: str, row: Row, attempt: Attempt) -> MaskRow:
         """Return the row of an input's mask; what is wrong with it is wrong with the input."""
-        from packer.pixels.formats.opening import lift_limits
         from packer.pixels.mask import mask_row
+        from packer.pixels.opening import lift_limits
 
         lift_limits()
         job = self._job

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 import pixpack
 from packer.errors import FfmpegError
-from packer.pixels.formats import jpeg
+from packer.pixels import jpeg
 from reader import ImageBatch
 from scripts import environment
 from scripts.bench.data import drain, imported, in_processes, made_once, photographs

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from packer.errors import JpegError
-from packer.pixels.formats import turbojpeg
+from packer.pixels.pictures import decoded_jpeg
 
 INT31, INT63 = 1 << 31, 1 << 63
 # dtype -> bytes and struct's letter
@@ -268,7 +268,7 @@ class Store:
         sampled = {*zip(headers[0][6::3], headers[0][7::3], strict=True)}
         need(sampled == {(n, 0x11) for n in range(1, channels + 1)}, "the components of a JPEG")
         try:
-            return bytes(turbojpeg.decode(data, width, height)[:, :, :channels].tobytes())
+            return bytes(decoded_jpeg(data, width, height)[:, :, :channels].tobytes())
         except JpegError:
             raise Refused("a JPEG is damaged") from None
 

@@ -23,7 +23,7 @@ from redecoding import rows_of_other_sources
 from packer import LockedError, OptionsError, PackError, pack, seal_parts
 from packer.errors import JournalError
 from packer.operations.verify import verify
-from packer.packing import parts, resume
+from packer.packing import parts, request
 from packer.report import Progress
 from packer.store import journal as journals
 from packer.store.journal import Header
@@ -233,7 +233,7 @@ def test_parts_of_other_decoders_are_refused(images: Path, tmp_path: Path, monke
     _pack_parts(images, tmp_path / "out", 2, [1])
     folder = tmp_path / "out.packing/.packing/parts/1-of-2"
     folder.rename(tmp_path / "1-of-2")
-    for module in (parts, resume):
+    for module in (parts, request):
         monkeypatch.setattr(module, "pixel_versions", lambda quality: {"pillow": {"version": "0"}})
     # begun at the same moment, so that neither saw the other
     _pack_parts(images, tmp_path / "out", 2, [2])

@@ -13,9 +13,8 @@ from conftest import photo
 from PIL import Image
 
 from packer.errors import DecodeError
-from packer.pixels import compiled
+from packer.pixels import compiled, jpeg
 from packer.pixels.decode import Decoder
-from packer.pixels.formats import jpeg
 from packer.pixels.geometry import Geometry
 
 SIZE = (60, 44)

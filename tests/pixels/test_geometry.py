@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from packer.pixels.decode import Decoder
-from packer.pixels.formats.versions import pillow_distribution
-from packer.pixels.geometry import Geometry
+from packer.pixels.geometry import Geometry, pillow_distribution
 
 SIZES = [(500, 375), (375, 500), (224, 224), (333, 250), (257, 256), (31, 900), (640, 7), (225, 224), (100, 80)]
 RESAMPLES = {"bilinear": 2, "bicubic": 3, "lanczos": 1, "box": 4}

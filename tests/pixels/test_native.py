@@ -24,10 +24,9 @@ from PIL import Image
 import packer
 import reader.native
 from packer.errors import DecodeError
-from packer.pixels import compiled, decode, resize
+from packer.pixels import compiled, decode, jpeg
 from packer.pixels.decode import Decoder
-from packer.pixels.formats import jpeg, versions
-from packer.pixels.geometry import Geometry
+from packer.pixels.geometry import Geometry, pillow_distribution, resize
 from packer.pixels.row import Row
 from reader.format.manifest import PIXELS, SAMPLES, read_manifest
 from scripts import environment
@@ -38,7 +37,7 @@ NATIVE = compiled.native()
 
 @pytest.fixture(autouse=True)
 def _is_built() -> None:
-    if versions.pillow_distribution() != "pillow-simd":
+    if pillow_distribution() != "pillow-simd":
         pytest.skip("there is no Pillow-SIMD to compare with")
     # Pillow-SIMD was compiled here, with the same headers
     assert NATIVE.row is not None, NATIVE.reason
@@ -368,8 +367,8 @@ def test_plain_pillow_s_pictures_are_resized_as_pillow_simd_does(
 
 def _without_simd(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Have the resizing of a machine with plain Pillow."""
-    monkeypatch.setattr(resize, "_compiled", lambda: NATIVE.resize)
-    return resize.resize
+    monkeypatch.setattr("packer.pixels.geometry._compiled", lambda: NATIVE.resize)
+    return resize
 
 
 def test_a_pack_with_plain_pillow_names_the_rule(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -515,7 +514,7 @@ def test_a_jpeg_needs_no_parser_of_c() -> None:
     """Importing jpeg4py takes each process 80 ms, most of it cffi's parser; the compiled part does without it."""
     program = (
         "import sys; from packer.pixels.decode import Decoder; from packer.pixels.geometry import Geometry;"
-        "from packer.pixels.formats.versions import decoder_versions;"
+        "from packer.pixels.decoders import decoder_versions;"
         "row = Decoder(Geometry(32, 32)).row(sys.stdin.buffer.read());"
         "assert row.done == {'decoder': 'libjpeg-turbo'} and decoder_versions()['libjpeg-turbo']['turbojpeg'];"
         "sys.exit(sorted({'jpeg4py', 'cffi', 'pycparser'} & {*sys.modules}) or 0)"

@@ -14,8 +14,8 @@ from test_boxes import FITS, SIDES, boxes_of, coco
 from test_decode import turned
 
 from packer import pack
+from packer.pixels import plugins
 from packer.pixels.decode import Decoder
-from packer.pixels.formats import plugins
 from packer.pixels.geometry import Geometry
 from packer.pixels.mask import mask_row
 from packer.sample_lines import read_json_lines

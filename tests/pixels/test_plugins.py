@@ -17,8 +17,8 @@ from packer import PackError, pack, seal_parts
 from packer.cli.app import run
 from packer.errors import DecodeError
 from packer.packing.update import update
+from packer.pixels import plugins
 from packer.pixels.decode import Decoder
-from packer.pixels.formats import plugins, versions
 from packer.pixels.geometry import Geometry
 from reader import MemmapDataset
 
@@ -177,7 +177,7 @@ def test_rows_of_two_versions_of_a_plugin_are_not_mixed(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def another_version() -> None:
-        monkeypatch.setattr(versions.plugins, "versions", lambda: {"pillow-heif": {"version": "99"}})
+        monkeypatch.setattr(plugins, "versions", lambda: {"pillow-heif": {"version": "99"}})
 
     packed, begun, parts = (tmp_path / name for name in ("packed", "begun", "parts"))
     pack(images, packed, size=32, workers=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from packer.pixels import compiled, statistics
+from packer.pixels import compiled
 
 
 @pytest.mark.parametrize("native", [compiled.native, compiled.Native])
@@ -17,9 +17,9 @@ from packer.pixels import compiled, statistics
 def test_channel_sums_are_exact(
     height: int, width: int, channels: int, fill: int | None, native: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(statistics, "native", native)
+    monkeypatch.setattr(compiled, "native", native)
     shape = height * width, channels
     pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8) if fill is None else np.full(shape, fill, "u1")
     values = pixels.astype(np.int64)
     expected = *values.sum(axis=0).tolist(), *np.square(values).sum(axis=0).tolist()
-    assert statistics.channel_sums(pixels.tobytes(), channels, width * channels) == expected
+    assert compiled.channel_sums(pixels.tobytes(), channels, width * channels) == expected

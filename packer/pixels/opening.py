@@ -11,7 +11,7 @@ from typing import Any
 from PIL import Image, ImageFile, UnidentifiedImageError
 
 from packer.errors import DecodeError
-from packer.pixels.formats import plugins
+from packer.pixels import plugins
 
 # Formats that hold pictures people train on. The list keeps Pillow from trying the rest, Ghostscript for EPS among them.
 # Those that need more than Pillow are in `plugins.py`.
