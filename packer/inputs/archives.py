@@ -11,24 +11,26 @@ import os
 import posixpath
 import tarfile
 import zipfile
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import IO, cast
 
 from packer.errors import ScanError
 from packer.inputs.labels import give_labels
 from packer.inputs.names import Sieve, divided
-from packer.inputs.paths import Paths
-from packer.inputs.samples import Inputs
+from packer.inputs.samples import Inputs, Paths
 from packer.inputs.tables import Cells
 from packer.option_names import Option
 from packer.options import InputOptions
 from packer.sources.base import DEFLATED, RAW, STORED, Archive, Member
 from packer.sources.roots import check_system
-from packer.sources.tar_headers import is_header, read_members
 from reader.format.filesystem import absolute_path
 from reader.format.values import Json
 
 # what stands beside the image of its name in a tar
 _LABELS = ("cls", "json", "txt")
+_READ_BYTES = 256 << 10
+_MOST_LABEL_BYTES = 16 << 20
 
 
 def archive_kind(path: Path) -> str | None:
@@ -43,7 +45,8 @@ def archive_kind(path: Path) -> str | None:
         return "zip"
     if head.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")):
         return "gzip"
-    return "tar" if is_header(head) else None
+    # where POSIX ustar and GNU write it in the header of a member
+    return "tar" if head[257:262] == b"ustar" else None
 
 
 def read_tars(paths: list[Path], classes: tuple[str, ...] | None, options: InputOptions) -> dict[str, Inputs]:
@@ -60,7 +63,7 @@ def read_tars(paths: list[Path], classes: tuple[str, ...] | None, options: Input
     for number, path in enumerate(paths):
         labels = dict[str, dict[str, bytes]]()
         before = len(inputs)
-        for name, offset, size, label, refusal in read_members(path, _LABELS):
+        for name, offset, size, label, refusal in _members(path, _LABELS):
             sieve.count()
             inside = _inside(name)
             if label is not None and sieve.passes(inside):
@@ -91,6 +94,49 @@ def read_tars(paths: list[Path], classes: tuple[str, ...] | None, options: Input
                 inputs.refused.setdefault(index, f"it has no {name}, and others of its tar have one")
     sieve.report(inputs, ", ".join(map(str, paths)))
     return _as_folder(inputs)
+
+
+def _members(path: Path, suffixes: Collection[str]) -> Iterator[tuple[str, int, int, bytes | None, str | None]]:
+    """Yield what is in a tar but folders, in its order: name, byte where its data begin, their number, the data of a label.
+
+    Of one that cannot be an input also the reason.
+
+    Raises:
+        ScanError: it is cut short, damaged, or several tars one after the other.
+        SourceError: its disk cannot be read now.
+    """
+    size_bytes, name = path.stat().st_size, "its beginning"
+    try:
+        with tarfile.open(path, "r:") as tar:
+            file = cast(IO[bytes], tar.fileobj)
+            while (info := tar.next()) is not None:
+                # it would keep all of them
+                tar.members = []  # type: ignore[attr-defined]
+                name, label = info.name, None
+                # of less than 0 bytes the next one would be that again, forever
+                if info.size < 0 or (info.isreg() and info.offset_data + info.size > size_bytes):
+                    raise tarfile.ReadError("the member's data are not all there")
+                if info.isdir():
+                    continue
+                is_plain = info.isreg() and not info.issparse()
+                if is_plain and name.lower().rpartition(".")[2] in suffixes and info.size <= _MOST_LABEL_BYTES:
+                    file.seek(info.offset_data)
+                    label = file.read(info.size)
+                yield name, info.offset_data, info.size, label, None if is_plain else "it is no plain file in its tar"
+            _check_end(file, tar.offset)
+    # tarfile lets the last four through of records, sizes and rows of headers that no program writes
+    except (OSError, tarfile.TarError, EOFError, ValueError, OverflowError, MemoryError, RecursionError) as e:
+        if isinstance(e, OSError):
+            check_system(str(path), e)
+        raise ScanError(f"{path} is cut short or damaged at {name}: {e}. Copy it again.") from None
+
+
+def _check_end(file: IO[bytes], offset: int) -> None:
+    """Raise ReadError if a tar continues behind its end: tarfile takes a damaged header for it, and `cat` joins tars."""
+    file.seek(offset)
+    while data := file.read(_READ_BYTES):
+        if any(data):
+            raise tarfile.ReadError("a header after it is damaged, or another tar follows")
 
 
 def _record(name: str, labels: dict[str, dict[str, bytes]], path: Path) -> dict[str, Json]:
@@ -168,7 +214,8 @@ def _empty(paths: list[Path]) -> Inputs:
 
 def _inside(name: str) -> str:
     """Return a member's name without anything that would lead out of a folder: "/a/../b.jpg" -> "b.jpg"."""
-    return posixpath.normpath(f"/{name}").lstrip("/")
+    # no file system has a NUL in a name; a tar may
+    return posixpath.normpath(f"/{name}").lstrip("/").replace("\0", "?")
 
 
 def _zip_refusal(info: zipfile.ZipInfo) -> str | None:

@@ -1,11 +1,10 @@
-"""Class lists: a store's, a .json list, the data.yaml of YOLO, one name a line; or numbers as classes. All names are NFC.
+"""Class lists: a store's, the data.yaml of YOLO, one name a line; or numbers as classes. All names are NFC.
 
 Reads these files alone; knows nothing of images. The only module that knows PyYAML.
 """
 
 from __future__ import annotations
 
-import json
 import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,14 +16,12 @@ from packer.sources.roots import check_system
 from reader.format.errors import StoreError
 from reader.format.manifest import read_manifest
 
-YAML_SUFFIXES = (".yaml", ".yml")
-
 # More indices than any set of classes has: a column of ids was taken for labels.
 MOST_CLASSES = 1_000_000
 
 
 def load_classes(source: str) -> tuple[str, ...]:
-    """Read a class list from a store's manifest, a .json list, a data.yaml, or a text file with one name a line.
+    """Read a class list from a store's manifest, a data.yaml, or a text file with one name a line.
 
     Raises:
         ScanError: there is none, or a name stands twice.
@@ -32,18 +29,16 @@ def load_classes(source: str) -> tuple[str, ...]:
     path = Path(source)
     try:
         if path.is_dir():
-            lists = {read_manifest(store).classes for store in stores_of(path).values()}
-            if len(lists) > 1:
-                raise ScanError(f"{source} holds splits with different class lists. Name the store of one.")
-            return tuple(map(composed, lists.pop()))
-        if path.suffix in YAML_SUFFIXES:
+            # splits have one class list
+            return tuple(map(composed, read_manifest(next(iter(stores_of(path).values()))).classes))
+        if path.suffix in (".yaml", ".yml"):
             return read_data_yaml(path)
-        names = json.loads(path.read_bytes()) if path.suffix == ".json" else _lines(path)
+        names = path.read_text(encoding="utf-8-sig").rstrip().split("\n")
     except StoreError as e:
         raise ScanError(f"{Option('classes', source)} cannot be read: {e}") from e
     except ScanError:
         raise
-    except (OSError, ValueError, RecursionError) as e:
+    except (OSError, ValueError) as e:
         if isinstance(e, OSError):
             check_system(source, e)
         why = getattr(e, "strerror", None) or e
@@ -64,10 +59,6 @@ def checked_names(names: object, source: object) -> tuple[str, ...]:
     return found
 
 
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8-sig").rstrip().split("\n")
-
-
 def composed(name: str) -> str:
     """Return a name in Unicode's NFC, in which é is one character, however it is spelled."""
     return name if name.isascii() else unicodedata.normalize("NFC", name)
@@ -81,10 +72,10 @@ def unknown_class(where: str, name: str, classes: Iterable[str]) -> ScanError:
 
 
 def read_data_yaml(path: Path) -> tuple[str, ...]:
-    """Read the class names of ultralytics' data.yaml: `names`, a list, or number -> name; all else but `nc` is ignored.
+    """Read the class names of ultralytics' data.yaml: `names`, a list, or number -> name; all else is ignored.
 
     Raises:
-        ScanError: it cannot be read, its names are none, or it counts others; or PyYAML is missing.
+        ScanError: it cannot be read, or its names are none; or PyYAML is missing.
     """
     try:
         import yaml
@@ -107,11 +98,4 @@ def read_data_yaml(path: Path) -> tuple[str, ...]:
         names = [names[number] for number in numbers]
     if not isinstance(names, list):
         raise ScanError(f"{path} has no names of classes. Expected 'names:' with a list, or with number: name.")
-    if found.get("nc", str(len(names))) != str(len(names)):
-        raise ScanError(f"{path} says nc: {found['nc']}, and names {len(names)} classes. Fix one of them.")
     return checked_names(names, path)
-
-
-def has_multi_hot(source: str) -> bool:
-    """Whether a class list is that of a store whose images have several classes each; then those of another set have, too."""
-    return Path(source).is_dir() and read_manifest(next(iter(stores_of(source).values()))).target_kind == "multi-hot"

@@ -178,8 +178,3 @@ def _regression(inputs: Inputs, name: str, rows: list[list[str]], where: Where) 
             raise ScanError(f"{where(number)} has {len(row)} numbers as {name}, {where(0)} has {len(rows[0])}.")
     inputs.targets = Column.from_rows("float32", ([float(text) for text in row] for row in rows), len(rows[0]))
     inputs.target_kind = "regression"
-
-
-def as_multi_hot(targets: Column, count: int) -> Column:
-    """Make a class of each input the list of that one class, of so many; -1 becomes none."""
-    return Column.multi_hot(([target] for target in targets.values), count)

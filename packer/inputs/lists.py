@@ -13,8 +13,7 @@ from pathlib import Path
 
 from packer.errors import ScanError
 from packer.inputs.names import Sieve, divided, folders_of, is_image
-from packer.inputs.paths import Paths
-from packer.inputs.samples import Column, Inputs
+from packer.inputs.samples import Column, Inputs, Paths
 from packer.option_names import Option
 from packer.options import InputOptions
 from packer.progress import followed
@@ -82,19 +81,7 @@ def listed(
     Raises:
         ScanError: --root is no folder, a path is outside of it, or no path is that of an image.
     """
-    if not names:
-        raise ScanError(f"{images} names no image. Expected the path of one on each line.")
-    taken = array("q", (index for index, name in enumerate(names) if options.extension or is_image(name)))
-    if not taken and (path := next(filter(is_image, re.split(r"[\s,;]", names[0])), "")):
-        raise ScanError(
-            f"the lines of {images} are taken for paths, and {names[0]!r} is none: it looks like the path {path!r} and a label."
-            " Give labels in a .csv file whose first line is path,label."
-        )
-    if not taken:
-        raise ScanError(
-            f"{unit} {lines[0]} of {images} has {names[0]!r}, and no line has the path of an image. Expected names that end in"
-            f" .jpg or the like; {Option('extension')} adds what they lack."
-        )
+    taken = _taken(names, lines, options, unit, images)
     if len(taken) < len(names):
         sieve.ignored += len(names) - len(taken)
         names = Paths(map(names.__getitem__, taken))
@@ -123,6 +110,24 @@ def listed(
     inputs.targets = Column("int64", values=array("q", [-1]) * len(taken))
     sieve.report(inputs, images)
     return inputs, taken
+
+
+def _taken(names: Paths, lines: array[int], options: InputOptions, unit: str, images: str) -> array[int]:
+    """Return which paths are those of images; raises ScanError where none is."""
+    if not names:
+        raise ScanError(f"{images} names no image. Expected the path of one on each line.")
+    taken = array("q", (index for index, name in enumerate(names) if options.extension or is_image(name)))
+    if not taken and (path := next(filter(is_image, re.split(r"[\s,;]", names[0])), "")):
+        raise ScanError(
+            f"the lines of {images} are taken for paths, and {names[0]!r} is none: it looks like the path {path!r} and a label."
+            " Give labels in a .csv file whose first line is path,label."
+        )
+    if not taken:
+        raise ScanError(
+            f"{unit} {lines[0]} of {images} has {names[0]!r}, and no line has the path of an image. Expected names that end in"
+            f" .jpg or the like; {Option('extension')} adds what they lack."
+        )
+    return taken
 
 
 def _folders(names: Paths, start: Path) -> dict[str, str]:

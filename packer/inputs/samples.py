@@ -8,12 +8,11 @@ from __future__ import annotations
 import random
 import sys
 from array import array
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
-from packer.inputs.paths import Paths
 from packer.sources.base import Archive, Member
 from reader.format.values import Json
 
@@ -22,6 +21,71 @@ if TYPE_CHECKING:
 
 # dtype of the store -> typecode of the standard library's array; a bool is a byte
 _CODES = {"int64": "q", "int32": "i", "float32": "f", "float64": "d", "uint8": "B", "bool": "B"}
+# Decoded at once by a loop.
+_TOGETHER = 1024
+# Keeps what is no character, as in names that are no UTF-8.
+_ERRORS = "surrogatepass"
+
+
+class Paths(Sequence[str]):
+    """Paths without a NUL, one after the other in one buffer, a NUL behind each.
+
+    Example:
+        >>> paths = Paths(["a/1.jpg", "b/2.jpg"])
+        >>> paths[1], paths[:1], bytes(paths.encoded)
+        ('b/2.jpg', ['a/1.jpg'], b'a/1.jpg\\x00b/2.jpg\\x00')
+    """
+
+    def __init__(self, paths: Iterable[str] = ()) -> None:
+        self._data, self._ends = bytearray(), array("Q")
+        for path in paths:
+            self.append(path)
+
+    def append(self, path: str) -> None:
+        """Add one."""
+        self._data += path.encode("utf-8", _ERRORS)
+        self._data.append(0)
+        self._ends.append(len(self._data))
+
+    @property
+    def encoded(self) -> bytearray:
+        """All of them in UTF-8, a NUL behind each; not to be written to."""
+        return self._data
+
+    def escaped_bytes(self) -> int:
+        """Return how many bytes they take in a journal at most."""
+        # what is not ASCII is escaped twice: "é" is \\\\u00e9
+        return len(self._data) * (1 if self._data.isascii() else 7)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        end = self._ends[index]
+        number = index + len(self) if index < 0 else index
+        begin = self._ends[number - 1] if number else 0
+        return self._data[begin : end - 1].decode("utf-8", _ERRORS)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, len(self), _TOGETHER):
+            begin, stop = self._ends[start - 1] if start else 0, min(start + _TOGETHER, len(self))
+            yield from self._data[begin : self._ends[stop - 1] - 1].decode("utf-8", _ERRORS).split("\0")
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Paths):
+            return self._data == other._data and self._ends == other._ends
+        return isinstance(other, Sequence) and [*self] == [*other]
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self[:]!r})"
 
 
 @dataclass

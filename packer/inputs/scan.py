@@ -30,13 +30,12 @@ _EXPECTED = (
 
 # which options belong to what kind of IMAGES
 _BELONGS = {
-    "root": ("stdin", "table"),
-    "extension": ("stdin", "table"),
+    "root": ("list", "table"),
+    "extension": ("list", "table"),
     "path_column": ("table",),
     "target_column": ("table", "tar"),
     "label_separator": ("table", "tar"),
 }
-_A = {"stdin": "a list on standard input", "table": "a table", "tar": "a tar"}
 
 
 def scan(
@@ -64,8 +63,8 @@ def scan(
     for name, kinds in _BELONGS.items():
         if getattr(options, name) is not None and kind not in kinds:
             raise OptionsError(
-                f"{Option(name)} does not belong to {sources[0]}, which is a {kind}: it is for"
-                f" {' or '.join(_A[each] for each in kinds)}. Leave it out."
+                f"{Option(name)} does not belong to {sources[0]}, which is a {kind}: it is for a {' or a '.join(kinds)}."
+                " Leave it out."
             )
     # with boxes the class list is theirs
     imposed = classes if options.boxes is None else None
@@ -77,14 +76,13 @@ def scan(
             note_folder_around(splits[""])
         if options.boxes is None and not any("target_column" in one.labels for one in splits.values()):
             take_folders(splits, sources[0], imposed)
-    if options.boxes is not None:
-        from packer.inputs.box_labels import give_boxes
+    if options.boxes is not None or options.masks is not None:
+        from packer.inputs.label_files import give_boxes, give_masks
 
-        give_boxes(splits, options, classes)
-    if options.masks is not None:
-        from packer.inputs.masks import give_masks
-
-        give_masks(splits, Path(options.masks))
+        if options.boxes is not None:
+            give_boxes(splits, Path(options.boxes), classes)
+        if options.masks is not None:
+            give_masks(splits, Path(options.masks))
     for inputs in splits.values():
         inputs.images = tuple(map(lasting_path, sources))
         inputs.roots = _roots(inputs, options)
@@ -151,7 +149,7 @@ def _listed(kind: str, sources: list[str], classes: tuple[str, ...] | None, opti
 
 
 def _kind(sources: list[str]) -> str:
-    """Return what IMAGES is: "stdin", "url", "folder", "table", "tar" or "zip"; raises ScanError where it is none."""
+    """Return what IMAGES is: "list", "url", "folder", "table", "tar" or "zip"; raises ScanError where it is none."""
     if not sources:
         raise ScanError("images is an empty list, expected a folder, list, archive or URL of images, or several tars.")
     kinds = {source: _kind_of_one(source) for source in sources}
@@ -165,7 +163,7 @@ def _kind(sources: list[str]) -> str:
 
 def _kind_of_one(source: str) -> str:
     if source in STDIN_NAMES:
-        return "stdin"
+        return "list"
     if is_url(source):
         return "url"
     path = Path(source)

@@ -9,7 +9,7 @@ import csv
 import itertools
 import json
 from array import array
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,7 @@ from packer.errors import ScanError
 from packer.inputs.labels import give_labels
 from packer.inputs.lists import check_path, listed
 from packer.inputs.names import Sieve, is_image
-from packer.inputs.paths import Paths
-from packer.inputs.samples import Inputs
+from packer.inputs.samples import Inputs, Paths
 from packer.option_names import Option
 from packer.options import InputOptions
 from packer.sources.roots import check_system
@@ -45,13 +44,13 @@ def read_table(path: Path, classes: tuple[str, ...] | None, options: InputOption
     names, lines, cells = Paths(), array("q"), Cells(str(path), options.target_column)
     column = None
     try:
-        for line, record in _records(path, options.path_column):
+        for line, record in _records(path):
             sieve.count()
-            column = column or path_column(record, options.path_column)
+            column = column or options.path_column or _usual(record, PATH_COLUMNS)
             if column is None or column not in record:
                 known = ", ".join(record) or "none"
                 raise ScanError(
-                    f"{unit} {line} of {path} has no column {column or options.path_column or 'path'!r}. It has: {known}."
+                    f"{unit} {line} of {path} has no column {column or 'path'!r}. It has: {known}."
                     f" {Option('path_column')} names another."
                 )
             lines.append(line)
@@ -106,8 +105,8 @@ class Cells:
 
     def _target_columns(self, record: Mapping[str, Json]) -> list[str]:
         if self.asked is None:
-            usual = {name.lower(): name for name in reversed([*record])}
-            return [usual[name] for name in TARGET_COLUMNS if name in usual][:1]
+            usual = _usual(record, TARGET_COLUMNS)
+            return [] if usual is None else [usual]
         names = [self.asked] if self.asked in record else self.asked.split(",")
         if self.is_optional:
             return names if record.keys() >= {*names} else []
@@ -120,20 +119,15 @@ class Cells:
         return names
 
 
-def path_column(names: Collection[str], asked: str | None) -> str | None:
-    """Return which of these columns holds the paths; None where none does."""
-    if asked is not None:
-        return asked if asked in names else None
-    usual = {name.lower(): name for name in reversed([*names])}
-    return next((usual[name] for name in PATH_COLUMNS if name in usual), None)
+def _usual(record: Collection[str], names: Iterable[str]) -> str | None:
+    """Return the column that has the first of these names that there is, in any case."""
+    known = {column.lower(): column for column in reversed([*record])}
+    return next((known[name] for name in names if name in known), None)
 
 
-def _records(path: Path, asked: str | None) -> Iterator[tuple[int, dict[str, Json]]]:
+def _records(path: Path) -> Iterator[tuple[int, dict[str, Json]]]:
     """Yield the number of each line, or of each row of a .parquet, and its cells by column."""
-    suffix = path.suffix.lower()
-    if suffix == ".parquet":
-        return _parquet_records(path, asked)
-    return _json_records(path) if suffix == ".jsonl" else _csv_records(path)
+    return {".parquet": _parquet_records, ".jsonl": _json_records}.get(path.suffix.lower(), _csv_records)(path)
 
 
 def _csv_records(path: Path) -> Iterator[tuple[int, dict[str, Json]]]:
@@ -179,7 +173,7 @@ def _json_records(path: Path) -> Iterator[tuple[int, dict[str, Json]]]:
             yield line, record
 
 
-def _parquet_records(path: Path, asked: str | None) -> Iterator[tuple[int, dict[str, Json]]]:
+def _parquet_records(path: Path) -> Iterator[tuple[int, dict[str, Json]]]:
     """Yield the number of each row, from 1, and its cells; columns of bytes and of structures are not read."""
     try:
         import pyarrow
@@ -188,13 +182,7 @@ def _parquet_records(path: Path, asked: str | None) -> Iterator[tuple[int, dict[
         raise ScanError(f"{path} needs pyarrow: pip install pyarrow, or write it as a .csv.") from None
     try:
         with parquet.ParquetFile(path) as file:
-            kinds = {field.name: field.type for field in file.schema_arrow}
-            columns = [name for name, kind in kinds.items() if not _is_binary(kind)]
-            if (column := path_column([*kinds], asked)) not in (None, *columns):
-                raise ScanError(
-                    f"the column {column!r} of {path} holds {str(kinds[column])[:60]}, expected paths of files. Write the"
-                    f" images to files first, or name another {Option('path_column')}."
-                )
+            columns = [field.name for field in file.schema_arrow if not _is_binary(field.type)]
             batches = (batch.to_pylist() for batch in file.iter_batches(_PARQUET_BATCH, columns=columns))
             yield from enumerate(itertools.chain.from_iterable(batches), start=1)
     except pyarrow.ArrowException as e:

@@ -22,8 +22,7 @@ from PIL import Image
 from packer.errors import DecodeError, OptionsError, ScanError, SourceError
 from packer.inputs.class_lists import MOST_CLASSES, checked_names
 from packer.inputs.labels import MOST_FLOAT32
-from packer.inputs.paths import Paths
-from packer.inputs.samples import Column, Inputs
+from packer.inputs.samples import Column, Inputs, Paths
 from packer.options import CHANNELS, OutputOptions, PackOptions, ShapeOptions, WorkerOptions, option
 from packer.packing.keywords import takes
 from packer.packing.pack import pack_parts

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from packer.errors import OptionsError, SourceError
-from packer.inputs.class_lists import has_multi_hot, load_classes
+from packer.inputs.class_lists import load_classes
 from packer.inputs.samples import Inputs
 from packer.inputs.scan import scan
 from packer.inputs.splits import split_of
@@ -179,13 +179,6 @@ def _listed(sources: list[str], options: PackOptions) -> dict[str, Inputs]:
     """List the inputs of each split in the order of their rows, with the classes that are imposed on them."""
     imposed = None if options.classes is None else load_classes(options.classes)
     parts = scan(sources, classes=imposed, options=options)
-    if options.classes is not None and options.boxes is None and has_multi_hot(options.classes):
-        from packer.inputs.labels import as_multi_hot
-
-        for inputs in parts.values():
-            if inputs.target_kind == "class":
-                inputs.targets = as_multi_hot(inputs.targets, len(inputs.classes))
-                inputs.target_kind = "multi-hot"
     if options.shuffle is None:
         return parts
     return {split: inputs.shuffled(options.shuffle) for split, inputs in parts.items()}

@@ -1,6 +1,6 @@
 """The bytes of one input: of a file, or of a member of a tar or zip, read without unpacking. Decides between these and objects.
 
-One open, one version, one close; what cannot be read, or changes again and again, is a DecodeError with its reason; where
+One open, one version, one close; what cannot be read, or changes meanwhile, is a DecodeError with its reason; where
 the disk or network is to blame, a SourceError.
 """
 
@@ -20,10 +20,7 @@ from packer.sources.roots import check_system
 from packer.system import NO_DESCRIPTOR
 from reader.format.urls import is_url
 
-_READ_BYTES = 1 << 20
-_PACKED_BYTES = 64 << 10
-# A file that changes while it is read is read again, so often at most.
-_READ_TRIES = 5
+_PIECE_BYTES = 1 << 22
 # PKWARE APPNOTE 6.3.10, 4.3.7: 26 bytes that the central directory repeats, then the lengths of name and extra field
 _ZIP_HEADER = struct.Struct("<4s22xHH")
 
@@ -79,11 +76,10 @@ class LocalSource:
 
         What has more bytes than an image may have is refused, unread.
 
-        Renaming and deleting leave an open file as it is. One that is rewritten, cut or appended to while it is read is read
-        again, until its times stand still.
+        Renaming and deleting leave an open file as it is.
 
         Raises:
-            DecodeError: they cannot be read, are in no regular file, are none, or change again and again.
+            DecodeError: they cannot be read, are in no regular file, are none, or change meanwhile.
             SourceError: the disk or network that they are on cannot be read now, or their archive is not the one that was
                 listed.
             OSError: no file can be opened now.
@@ -97,18 +93,16 @@ class LocalSource:
             check_system(self.path, e, self.roots)
             raise DecodeError(_unreadable(e)) from e
         try:
-            for _ in range(_READ_TRIES):
-                status = os.fstat(descriptor)
-                data = self._read_once(descriptor, status, most_bytes)
-                if _state(os.fstat(descriptor)) == _state(status):
-                    return data, _state(status)
-                data = b""  # two reads of a large file must not be in memory at once
+            status = os.fstat(descriptor)
+            data = self._read_once(descriptor, status, most_bytes)
+            if _state(os.fstat(descriptor)) != _state(status):
+                raise DecodeError("it was changed while it was read; pack it when its writer is done")
         except OSError as e:
             check_system(self.path, e, self.roots)
             raise DecodeError(_unreadable(e)) from e
         finally:
             os.close(descriptor)
-        raise DecodeError("it was changed each time it was read; pack it when its writer is done")
+        return data, _state(status)
 
     def _read_once(self, descriptor: int, status: os.stat_result, most_bytes: int | None) -> bytes:
         """Read the bytes from an open file."""
@@ -154,19 +148,13 @@ def _read_member(descriptor: int, member: Member, wanted: int) -> bytes:
 
 
 def _inflated(descriptor: int, stored_bytes: int, wanted: int) -> bytes:
-    """Read a zip's member and undo its compression, up to wanted bytes and no byte more; both a piece at a time."""
-    inflate, data = zlib.decompressobj(-zlib.MAX_WBITS), io.BytesIO()
+    """Read a zip's member and undo its compression, up to wanted bytes and no byte more."""
+    inflate, data, packed = zlib.decompressobj(-zlib.MAX_WBITS), io.BytesIO(), _read_exactly(descriptor, stored_bytes)
     try:
-        while stored_bytes and data.tell() < wanted:
-            packed = _read_exactly(descriptor, min(_PACKED_BYTES, stored_bytes))
-            if not packed:
-                break
-            stored_bytes -= len(packed)
-            while packed and data.tell() < wanted:
-                data.write(inflate.decompress(packed, min(_READ_BYTES, wanted - data.tell())))
-                packed = inflate.unconsumed_tail
-        if data.tell() < wanted:  # what the last call read, but had no room for
-            data.write(inflate.decompress(b"", wanted - data.tell()))
+        # a piece at a time: zlib would hold all of them twice
+        while data.tell() < wanted and (piece := inflate.decompress(packed, min(_PIECE_BYTES, wanted - data.tell()))):
+            data.write(piece)
+            packed = inflate.unconsumed_tail
     except zlib.error as e:
         raise DecodeError(f"the zip archive is damaged ({e})") from e
     return data.getvalue()
@@ -174,13 +162,10 @@ def _inflated(descriptor: int, stored_bytes: int, wanted: int) -> bytes:
 
 def _read_exactly(descriptor: int, wanted: int) -> bytes:
     """Read wanted bytes, fewer only at the end of the file."""
-    data = os.read(descriptor, wanted)
-    if len(data) == wanted:
-        return data
-    parts, have = [data], len(data)
-    while have < wanted and (more := os.read(descriptor, min(_READ_BYTES, wanted - have))):
-        parts.append(more)
-        have += len(more)
+    parts = list[bytes]()
+    while wanted and (data := os.read(descriptor, wanted)):
+        parts.append(data)
+        wanted -= len(data)
     return b"".join(parts)
 
 

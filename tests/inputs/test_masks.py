@@ -149,7 +149,7 @@ def test_an_image_without_a_usable_mask_is_rejected_with_the_reason(pairs: tuple
         "its mask 5.png: it has values from 300 to 300; expected 0 to 255",
         "its mask 6.png: it is a JPEG, which does not keep values; save masks as PNG",
     ]
-    assert report.notes == [f"1 masks of {masks} belong to no image: stray.png."]
+    assert report.notes == []
 
 
 def test_a_folder_without_masks_ends_the_pack_before_it_begins(pairs: tuple[Path, Path], tmp_path: Path) -> None:

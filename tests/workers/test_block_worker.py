@@ -134,7 +134,7 @@ def test_a_file_that_never_stands_still_is_rejected(tmp_path: Path, watched: Wat
     number = iter(range(10**6))
     # the size stays
     watched.start(3, lambda: path.write_bytes(bytes([next(number) % 256]) * 3 * PIECE), ever_after=True)
-    with pytest.raises(DecodeError, match="it was changed each time it was read; pack it when its writer is done"):
+    with pytest.raises(DecodeError, match="it was changed while it was read; pack it when its writer is done"):
         LocalSource(str(path)).read()
     watched.stop()
 

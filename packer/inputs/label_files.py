@@ -1,7 +1,7 @@
-"""Label files of boxes, COCO's json or a folder of YOLO's .txt, and which input each box belongs to.
+"""Labels in files of their own: boxes in COCO's json or a folder of YOLO's .txt, and masks; which input each belongs to.
 
-What is wrong with one image's boxes rejects that image, with the reason; what makes all of the labels unclear ends the pack
-before it begins.
+What is wrong with one image's labels rejects that image, with the reason; what makes all of them unclear ends the pack before it
+begins. Opens no mask.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import hashlib
 import json
 import math
 import posixpath
-import re
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,13 +23,13 @@ from packer.inputs.boxes import Boxes
 from packer.inputs.class_lists import MOST_CLASSES, checked_names, composed, load_classes, unknown_class
 from packer.inputs.samples import Inputs
 from packer.option_names import Option
-from packer.options import InputOptions
 from packer.sources.roots import check_system, files_below
 
 _EXPECTED = "Expected COCO's json, with lists of images, annotations and categories, or a folder of YOLO's .txt."
 # beside or above the label files: one name a line, and ultralytics' file
-_DATA_FILES = ("data.yaml", "data.yml")
-_CLASS_FILES = ("classes.txt", "obj.names", *_DATA_FILES)
+_CLASS_FILES = ("classes.txt", "obj.names", "data.yaml", "data.yml")
+# formats that keep every value; a JPEG would not
+_MASK_SUFFIXES = (".png", ".bmp", ".gif", ".tif", ".tiff")
 
 
 @dataclass
@@ -67,7 +66,7 @@ class _Labels:
         return Boxes.grouped(owners, corners, targets, self.frames)
 
 
-def give_boxes(splits: dict[str, Inputs], options: InputOptions, classes: tuple[str, ...] | None) -> None:
+def give_boxes(splits: dict[str, Inputs], path: Path, classes: tuple[str, ...] | None) -> None:
     """Give the inputs of all splits the boxes that --boxes names, and the class list of the boxes.
 
     Args:
@@ -76,13 +75,12 @@ def give_boxes(splits: dict[str, Inputs], options: InputOptions, classes: tuple[
     Raises:
         ScanError: there is no such file or folder, or it is not understood; the inputs have classes of their own.
     """
-    path = Path(options.boxes or "")
     if named := next((inputs.classes[0] for inputs in splits.values() if inputs.classes), ""):
         raise ScanError(
             f"{path} has classes, and so have the targets of the images ({named!r} is one). A store has one class"
             f" list: leave out the column of targets, or {Option('boxes')}."
         )
-    names = [name for split, inputs in splits.items() for name in label_paths(split, inputs)]
+    names = [name for split, inputs in splits.items() for name in _label_paths(split, inputs)]
     found = (_read_yolo if path.is_dir() else _read_coco)(path, names, classes)
     boxes, start = found.boxes(), 0
     digest = hashlib.sha256(boxes.encoded() + repr(sorted(found.refused.items())).encode("utf-8", "surrogatepass"))
@@ -99,11 +97,43 @@ def give_boxes(splits: dict[str, Inputs], options: InputOptions, classes: tuple[
         next(iter(splits.values())).notes.append(note)
 
 
-def label_paths(split: str, inputs: Inputs) -> list[str]:
+def give_masks(splits: dict[str, Inputs], folder: Path) -> None:
+    """Give each input the mask of its own relative path; one without a mask, or with two, is refused.
+
+    Raises:
+        ScanError: there is no such folder, or it holds no mask.
+    """
+    if not folder.is_dir():
+        raise ScanError(
+            f"{Option('masks', folder)} is not a folder. Expected one with masks named as the images are: a.png for a.jpg."
+        )
+    # relative path of an image without its extension -> relative paths of its masks
+    paths: dict[str, list[str]] = {}
+    for path in files_below(folder):
+        if path.lower().endswith(_MASK_SUFFIXES):
+            paths.setdefault(_stem(path), []).append(path)
+    if not paths:
+        raise ScanError(f"{folder} holds no mask. Expected images named as those to pack, {', '.join(_MASK_SUFFIXES)}.")
+    for split, inputs in splits.items():
+        inputs.masks = []
+        for index, stem in enumerate(map(_stem, _label_paths(split, inputs))):
+            own = paths.get(stem, [])
+            inputs.masks.append(own[0] if own else "")
+            if len(own) != 1:
+                reason = f"it has two masks, {own[0]} and {own[1]}" if own else f"it has no mask {stem}.png"
+                inputs.refused.setdefault(index, reason)
+
+
+def _label_paths(split: str, inputs: Inputs) -> list[str]:
     """Return the paths of inputs as labels may give them: with the split's folder; of a member, its name in the archive."""
     if inputs.archives:
         return [inputs.above + path for path in inputs.paths]
     return [f"{split}/{path}" for path in inputs.paths] if split else inputs.paths[:]
+
+
+def _stem(path: str) -> str:
+    """Return a path without its extension, in Unicode NFC."""
+    return composed(posixpath.splitext(path)[0])
 
 
 def _read_coco(path: Path, names: list[str], imposed: tuple[str, ...] | None) -> _Labels:
@@ -221,22 +251,18 @@ def _is_finite(value: object) -> bool:
 
 
 def _read_yolo(folder: Path, names: list[str], imposed: tuple[str, ...] | None) -> _Labels:
-    """Read a .txt an image, at its relative path: lines of class index, center x, center y, width, height, as fractions.
-
-    Or of class index and the corners of a polygon, x and y, three or more (YOLO's segmentation): the box is that around it.
-    """
+    """Read a .txt an image, at its relative path: lines of class index, center x, center y, width, height, as fractions."""
     files = {composed(file): file for file in files_below(folder) if file.endswith(".txt")}
-    class_file = next(_files_beside(folder, _CLASS_FILES), None)
+    # data.yaml is beside labels/train or above it
+    beside = (where / name for where in (folder, *folder.resolve().parents[:2]) for name in _CLASS_FILES)
+    class_file = next(filter(Path.is_file, beside), None)
     found = _Labels(names, imposed or (load_classes(str(class_file)) if class_file else ()))
     found.frames[:] = 1
-    # of lines with keypoints behind the box (YOLO's pose), which look like a polygon
-    data = (path.read_bytes() for path in _files_beside(folder, _DATA_FILES))
-    has_keypoints = any(re.search(rb"^kpt_shape\s*:", text, re.M) for text in data)
     for index, name in enumerate(names):
         label = next((files[spelling] for spelling in map(composed, _label_names(name)) if spelling in files), None)
         if label is not None:
             found.labelled.add(index)
-            _read_yolo_file(found, index, folder, label, has_keypoints=has_keypoints)
+            _read_yolo_file(found, index, folder, label)
     if not found.labelled:
         raise ScanError(
             f"{folder} has a label file for none of the {len(names)} images. Expected {_label_names(names[0])[0]} for {names[0]}."
@@ -252,13 +278,7 @@ def _label_names(name: str) -> list[str]:
     return [label, f"{above}/labels/{below}".lstrip("/")] if images else [label]
 
 
-def _files_beside(folder: Path, names: Iterable[str]) -> Iterator[Path]:
-    """Yield the files of these names in a folder, then in the two above it: data.yaml is beside labels/train."""
-    folders = folder, *folder.resolve().parents[:2]
-    return filter(Path.is_file, (where / name for where in folders for name in names))
-
-
-def _read_yolo_file(found: _Labels, index: int, folder: Path, label: str, *, has_keypoints: bool) -> None:
+def _read_yolo_file(found: _Labels, index: int, folder: Path, label: str) -> None:
     """Add the boxes of one input's file; a line that makes no sense refuses the input, with its number."""
     try:
         lines = (folder / label).read_text(encoding="utf-8-sig").splitlines()
@@ -269,28 +289,16 @@ def _read_yolo_file(found: _Labels, index: int, folder: Path, label: str, *, has
         return
     limit = len(found.classes) or MOST_CLASSES
     for number, line in enumerate(lines, start=1):
-        values = [_number(word) for word in line.split()]
-        target, *values = (values[:5] if has_keypoints else values) or [math.nan]
-        is_line = len(values) == 4 or (len(values) >= 6 and len(values) % 2 == 0)
-        if is_line and all(map(math.isfinite, values)) and target.is_integer() and 0 <= target < limit:
-            x, y, width, height = values if len(values) == 4 else _around(values[::2], values[1::2])
+        if not line.strip():
+            continue
+        try:
+            target, x, y, width, height = map(float, line.split())
+        except ValueError:
+            target = math.nan
+        if target.is_integer() and 0 <= target < limit and all(map(math.isfinite, (x, y, width, height))):
             found.add([index], (x - width / 2, y - height / 2, x + width / 2, y + height / 2), int(target))
-        elif line.strip():
+        else:
             known = f", the class below {limit}" if found.classes else ""
             found.refuse(
-                [index],
-                f"line {number} of {label} is {line.strip()[:60]!r}; expected class x y width height, or class and x y of three"
-                f" corners or more{known}",
+                [index], f"line {number} of {label} is {line.strip()[:60]!r}; expected class x y width height{known}"
             )
-
-
-def _around(xs: list[float], ys: list[float]) -> tuple[float, float, float, float]:
-    """Return center, width and height of the box around points."""
-    return (min(xs) + max(xs)) / 2, (min(ys) + max(ys)) / 2, max(xs) - min(xs), max(ys) - min(ys)
-
-
-def _number(word: str) -> float:
-    try:
-        return float(word)
-    except ValueError:
-        return math.nan
