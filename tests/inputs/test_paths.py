@@ -17,7 +17,7 @@ from packer.inputs.scan import scan
 _MOST_BYTES = 240
 
 
-@given(st.lists(st.text(st.characters(exclude_characters="\0") | st.sampled_from("/\udce9\ud83d"))), st.slices(6), st.integers(-7, 7))
+@given(st.lists(st.text(st.characters(exclude_characters="\0") | st.just("\ud83d"))), st.slices(6), st.integers(-7, 7))
 def test_paths_are_read_as_a_list_of_strings_is(names: list[str], span: slice, index: int) -> None:
     paths = Paths(names)
     assert paths == names
