@@ -34,10 +34,6 @@ class Tuning:
     # Longest that a worker may take for one image, or between two, where it only writes or begins: a disk under load or a slow
     # start must not cost it its work.
     worker_seconds: float = 60.0
-    # A picture of 1 x 65,500 that covers 224 x 224 has 3.3 billion pixels, 13 GB. Above so many pixels, and so many rows, only
-    # the crop is resized.
-    whole_resize_pixels: int = 16 << 20
-    whole_resize_rows: int = 16
     # Inputs of a part that is a task of Ray: a few seconds of packing.
     ray_part_inputs: int = 512
     # Bytes of one part that are copied at a time to where its rows belong.

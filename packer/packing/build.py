@@ -137,7 +137,9 @@ class Build:
         header = self._header(unfinished)
         what = header_difference(unfinished, header) if unfinished else ""
         if what and not (self._options.overwrite or self._options.update):
-            raise self._unlike(what)
+            raise PackError(
+                f"{self._making.name} was started with {what}. Continue with the same, or start over with {OVERWRITE}."
+            )
         if unfinished and not what:
             self._resume()
         else:  # what is unlike is replaced, as a store would be
@@ -177,15 +179,10 @@ class Build:
 
     def _resume(self) -> None:
         """Resume behind the last block that is committed and whose sources are unchanged."""
-        out = self._out
-        self._committed, end = read_committed(out, self._inputs, os.fspath(self._options.masks or ""))
+        masks = os.fspath(self._options.masks or "")
+        self._committed, end = read_committed(self._out, self._inputs, masks)
         committed = self._committed
         self._log.resume(end, committed.inputs_stop, committed.rows_stop, committed.size_bytes)
-
-    def _unlike(self, what: str) -> PackError:
-        return PackError(
-            f"{self._making.name} was started with {what}. Continue with the same, or start over with {OVERWRITE}."
-        )
 
     def _header(self, unfinished: journals.Header | None) -> journals.Header:
         """Return the journal's first line; of rows with sizes of their own, with as many inputs a block as an unfinished one."""
@@ -196,12 +193,9 @@ class Build:
         """Allocate the files of rows."""
         check_room(self._out, self._sizes)
         for name in row_names(self._job.layout):
-            self._allocate(name)
-
-    def _allocate(self, name: str) -> None:
-        room = self._sizes[name]
-        self._to.check_same()
-        allocate(self._out / name, room, lambda done: notify(self._progress("allocate", done, room)))
+            self._to.check_same()
+            room = self._sizes[name]
+            allocate(self._out / name, room, lambda done, room=room: notify(self._progress("allocate", done, room)))  # type: ignore[misc]
 
     # -- run
 

@@ -95,22 +95,14 @@ def common_size(parts: dict[str, Inputs], options: PackOptions, out: Path) -> tu
         common = ", ".join(f"{w} x {h} ({n})" for (h, w), n in sorted(counts.items(), key=lambda c: (-c[1], c[0]))[:3])
         split, inputs = next(iter(parts.items()))
         images = inputs.base.removesuffix(f"/{split}") if split else inputs.base
-        uncropped, cropped = (
-            _megabytes(counts, options, Geometry(side, side, fit)) for side, fit in ((512, "none"), (224, "crop"))
-        )
         raise OptionsError(
             f"the images have {len(counts)} sizes, width x height: {common}{' and others' if len(counts) > 3 else ''}."
-            f" Leave each its own, up to 512 pixels ({uncropped}):"
-            f" {shlex.join(['pack', images, str(out), '--fit', 'none', '--max-size', '512'])}. Or cut all to one ({cropped}):"
+            f" Leave each its own, up to 512 pixels:"
+            f" {shlex.join(['pack', images, str(out), '--fit', 'none', '--max-size', '512'])}. Or cut all to one:"
             f" {Option('size', 224)}."
         )
     height, width = next(iter(counts))
     return PackOptions(size=(height, width)).sides or (height, width)
-
-
-def _megabytes(sizes: SizeCounts, options: PackOptions, geometry: Geometry) -> str:
-    """Write the disk that the rows take."""
-    return f"{pixel_bytes(sizes, RowLayout(geometry, options.channels)) / 1e6:,.1f} MB"
 
 
 def pixel_bytes(sizes: SizeCounts, layout: RowLayout) -> int:

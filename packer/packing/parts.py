@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from packer.checksums import crc32_combine, sha256_file
-from packer.errors import JournalError, LockedError, PackError
+from packer.errors import JournalError, PackError
 from packer.inputs.samples import Inputs
 from packer.inputs.splits import split_of, stores_in, stores_of
 from packer.option_names import OVERWRITE, Option
@@ -34,7 +34,7 @@ from packer.store import journal as journals
 from packer.store.destination import Folder, Making
 from packer.store.disk_space import allocate, as_pack_error
 from packer.store.files import sync_folder, sync_names, write_at
-from packer.store.lock import Lock, checked
+from packer.store.lock import checked
 from packer.store.out_folder import resolved_out
 from packer.store.parts import PARTS, Part, named_parts, started_parts, wanted_parts
 from packer.store.recorded import DIVISION, SOURCES, TOTALS
@@ -199,7 +199,7 @@ def _sealed(to: Folder) -> dict[str, PackReport]:
     if not _with_parts(to):
         raise PackError(f"{to.out} holds no part of a pack. Parts are made by: pack IMAGES {to.out} --part i/n")
     found: dict[str, PackReport] = {}
-    with _held_alone(to):
+    with to.held():
         stores = {split_of(store, to.stage): store for store in stores_in(to.stage) if store in _with_parts(to)}
         joined = {
             split: _Joined(to.store(split), _packed_parts(store))
@@ -219,20 +219,6 @@ def _sealed(to: Folder) -> dict[str, PackReport]:
 def _with_parts(to: Folder) -> list[Path]:
     """The folders where parts of a pack are in progress."""
     return [store for store in to.unfinished if (store / PARTS).is_dir()]
-
-
-@contextlib.contextmanager
-def _held_alone(to: Folder) -> Iterator[None]:
-    """Hold the stage, which no part may hold too; the error names who packs one."""
-    with contextlib.ExitStack() as held:
-        try:
-            held.enter_context(to.held())
-        except LockedError:
-            for folder in [part.folder(store) for store in _with_parts(to) for part in started_parts(store)]:
-                with contextlib.suppress(FileNotFoundError):
-                    Lock(beside(folder), out=folder).close()
-            raise
-        yield
 
 
 def _finished_report(store: Path) -> PackReport:
@@ -302,7 +288,10 @@ def _packed_parts(store: Path) -> list[_Packed]:
     first = found[0]
     for one in found:
         if what := header_difference(first.header, one.header):
-            raise _unlike(out, first.part, what, one.part)
+            raise PackError(
+                f"part {first.part} of {out} was packed with {what} in part {one.part}."
+                f" Pack one of them again, with {Option('part')} and {OVERWRITE}."
+            )
         if not one.manifest:
             continue
         is_joined, again = (store / PIXELS).exists(), f"part {one.part} again, with {Option('part')} and {OVERWRITE}."
@@ -320,13 +309,6 @@ def _packed_parts(store: Path) -> list[_Packed]:
     if not any(one.rows for one in found):
         raise PackError(f"nothing of {out} could be packed: every input was rejected.")
     return found
-
-
-def _unlike(out: Path, part: Part, what: str, other: Part) -> PackError:
-    return PackError(
-        f"part {part} of {out} was packed with {what} in part {other}."
-        f" Pack one of them again, with {Option('part')} and {OVERWRITE}."
-    )
 
 
 class _Joined:

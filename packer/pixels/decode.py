@@ -74,8 +74,6 @@ class Decoder:
             return None
         width, height = header.width, header.height
         resized = geometry.resized(width, height)
-        if geometry.is_strip(resized):
-            return None
         scale = rules.dct_scale(width, height, 1)
         stored, size = (-(-width // scale), -(-height // scale)), geometry.row_size(resized)
         pixels = bytearray(size[0] * size[1] * 3) if memory is None else memory

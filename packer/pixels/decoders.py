@@ -43,10 +43,6 @@ def pixel_versions(options: Mapping[str, Any]) -> dict[str, object]:
         from packer.pixels.requantize import ffmpeg_versions
 
         found["ffmpeg"] = ffmpeg_versions()
-    if options.get("compress"):
-        from packer.pixels.jpeg_rows import jpeg_versions
-
-        found["jpeg"] = jpeg_versions()
     return found
 
 

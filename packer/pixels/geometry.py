@@ -18,7 +18,6 @@ from packer.options import RowOptions
 from packer.pixels.compiled import ResizeOf, native
 from packer.system import installed_version
 from packer.values import side_limit
-from reader.tuning import tuning
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -115,8 +114,6 @@ class Geometry:
 
         Returns: the row as an image of (width, height), and its content as y0, x0, y1, x1, half-open.
         """
-        if self.is_strip(resized):
-            return self._cropped_strip(image, *resized), (0, 0, self.height, self.width)
         if image.size != resized:
             # all of the picture, then the crop: resize(box=) differs by 1 or 2 levels in nine photographs of ten
             image = resize(image, resized, self.filter)
@@ -149,24 +146,6 @@ class Geometry:
         if self.fit == "pad":
             top, left = (self.height - height) // 2, (self.width - width) // 2
         return top, left, top + height, left + width
-
-    def is_strip(self, resized: tuple[int, int]) -> bool:
-        """Return whether a picture is so long and narrow that resizing all of it, to throw most away, would cost gigabytes."""
-        width, height = resized
-        return self.row_size((width, height)) != (width, height) and width * height > self._most_resized
-
-    @functools.cached_property
-    def _most_resized(self) -> int:
-        """Pixels above which a picture is not resized whole."""
-        return max(tuning().whole_resize_pixels, tuning().whole_resize_rows * self.width * self.height)
-
-    def _cropped_strip(self, image: Image.Image, width: int, height: int) -> Image.Image:
-        """Resize what the crop keeps alone: 1 or 2 levels off the rule, in memory of the row's size."""
-        left, top = self.origin((width, height))
-        across, down = image.width / width, image.height / height
-        right, bottom = min(image.width, (left + self.width) * across), min(image.height, (top + self.height) * down)
-        box = (left * across, top * down, right, bottom)
-        return image.resize((self.width, self.height), self.filter, box=box)
 
 
 def live_rule() -> dict[str, dict[str, str]]:

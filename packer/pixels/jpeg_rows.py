@@ -53,14 +53,6 @@ class JpegRowDecoder:
         return dataclasses.replace(row, pixels=made.pixels.tobytes(), frame=made.frame, done=done)
 
 
-def jpeg_versions() -> dict[str, object]:
-    """Return what decides about the bytes of a JPEG: the versions of Pillow and of the libjpeg-turbo in it."""
-    import PIL
-    from PIL import features
-
-    return {"pillow": PIL.__version__, "libjpeg_turbo": features.version("libjpeg_turbo")}
-
-
 def encode(row: Pixels, height: int, width: int, channels: int, quality: int) -> EncodedRow:
     """Encode a row, uint8[height * width * channels], as its frame: a JPEG, and the JPEG's crc32.
 

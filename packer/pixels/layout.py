@@ -14,13 +14,6 @@ from reader.format.manifest import whole_pages
 _OF_JPEGS, _OF_BEST_JPEGS, _USUAL_QUALITY = 0.22, 0.5, 95
 
 
-def expected_share(quality: int) -> float:
-    """Return what JPEGs of this quality take of the raw bytes of photographs; of 0, raw rows, 1."""
-    if not quality:
-        return 1
-    return _OF_JPEGS if quality <= _USUAL_QUALITY else _OF_BEST_JPEGS
-
-
 @dataclass(frozen=True)
 class RowLayout:
     """Rows of one size, whose masks are in a file of their own; or as large as their images, each with its mask behind it.
@@ -69,7 +62,8 @@ class RowLayout:
 
     def expected_bytes(self, size_bytes: int) -> int:
         """Bytes that rows of so many bytes probably take in the file."""
-        return self.file_bytes(int(size_bytes * expected_share(self.quality)))
+        share = _OF_JPEGS if self.quality <= _USUAL_QUALITY else _OF_BEST_JPEGS
+        return self.file_bytes(int(size_bytes * share) if self.quality else size_bytes)
 
     def size_bytes(self, rows: int, shapes: Iterable[tuple[int, int]] = ()) -> int:
         """Bytes of so many rows; shapes has (height, width) of each where they differ."""

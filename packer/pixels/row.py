@@ -72,3 +72,8 @@ class RowRules:
                 f"Pillow refuses it: Image size ({width * height} pixels) exceeds limit of {MAX_PIXELS} pixels, could be"
                 " decompression bomb DOS attack"
             )
+        wide, high = self.geometry.resized(width, height)
+        if wide * high > MAX_PIXELS + 16 * self.geometry.height * self.geometry.width:
+            raise DecodeError(
+                f"it is too long and narrow: {width} x {height} pixels, which would become {wide} x {high}"
+            )

@@ -20,7 +20,8 @@ from typing import Any
 
 from packer.errors import EngineError, SourceError
 from packer.store.blocks import Result, Task
-from packer.workers.processes import Closable, InFlight, Job, exit_reason, start_context, start_worker
+from packer.store.lock import Lock
+from packer.workers.processes import InFlight, Job, exit_reason, start_context, start_worker
 from reader.tuning import tuning
 
 # Blocks that a worker has at a time: those that it decodes, and those that wait for their place.
@@ -80,10 +81,10 @@ class LocalEngine:
     """Worker processes on this machine.
 
     Args:
-        inherited: what this process has open and a forked worker must close.
+        inherited: what this process holds and a forked worker must close.
     """
 
-    def __init__(self, job: Job, *, workers: int, inherited: Sequence[Closable] = ()) -> None:
+    def __init__(self, job: Job, *, workers: int, inherited: Sequence[Lock] = ()) -> None:
         self._job, self._count, self._inherited = job, workers, inherited
         self._context, self._limits = start_context(), tuning()
         self._workers: list[_Worker] = []

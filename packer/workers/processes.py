@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from multiprocessing.context import BaseContext
     from multiprocessing.process import BaseProcess
 
+    from packer.store.lock import Lock
+
 # A worker's own exit code for MemoryError; no signal and no Python uses it.
 _NO_MEMORY = 101
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -48,13 +50,6 @@ class Job(Protocol):
 
     def worker(self, in_flight: InFlight) -> Worker:
         """Make what does the work, in its process; it leaves word in in_flight of each image."""
-
-
-class Closable(Protocol):
-    """What a forked worker closes of its parent's."""
-
-    def close(self) -> None:
-        """Close it."""
 
 
 class InFlight:
@@ -104,13 +99,11 @@ def start_context() -> BaseContext:
     return multiprocessing.get_context(asked)
 
 
-def start_worker(
-    context: BaseContext, job: Job, inherited: Sequence[Closable]
-) -> tuple[BaseProcess, Connection, InFlight]:
+def start_worker(context: BaseContext, job: Job, inherited: Sequence[Lock]) -> tuple[BaseProcess, Connection, InFlight]:
     """Start a process that works at the other end of a pipe; returns it, this end, and its in_flight, shared with it.
 
     Args:
-        inherited: what this process has open and a forked one must close.
+        inherited: what this process holds and a forked one must close.
     """
     parent, child = context.Pipe()
     in_flight = InFlight(context.RawArray("q", [-1, 0, 0]))
@@ -220,7 +213,7 @@ def exit_reason(code: int | None) -> str:
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-def _work(job: Job, pipe: Connection, in_flight: InFlight, others: Sequence[Closable]) -> None:
+def _work(job: Job, pipe: Connection, in_flight: InFlight, others: Sequence[Lock]) -> None:
     """Serve one pipe until the parent is gone."""
     begin_worker()
     for other in others:

@@ -304,7 +304,7 @@ def test_a_part_in_progress_is_left_alone(images: Path, held: Path) -> None:
         _pack_parts(images, held, 2, [2])
     with pytest.raises(LockedError, match="is being packed by"):
         _packed(images, held, overwrite=True)
-    with pytest.raises(PackError, match=holder):
+    with pytest.raises(LockedError, match="out is being packed by another process"):
         seal_parts(held)
     # the other part may be packed meanwhile
     _pack_parts(images, held, 2, [1], overwrite=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import pytest
-from conftest import Tune, photo, torchvision_or_skip
+from conftest import photo, torchvision_or_skip
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from packer.errors import DecodeError
 from packer.pixels.decode import Decoder
 from packer.pixels.geometry import Geometry, pillow_distribution
 
@@ -116,25 +119,10 @@ def test_dct_scaling_leaves_twice_the_target(size: tuple[int, int], scale: int) 
         assert -(-size[1] // (found * 2)) < 2 * target_h or -(-size[0] // (found * 2)) < 2 * target_w
 
 
-@pytest.mark.parametrize("resample", RESAMPLES)
-@pytest.mark.parametrize("size", [(40, 900), (700, 31), (500, 375)])
-def test_of_a_strip_only_the_crop_is_resized(size: tuple[int, int], resample: str, tune: Tune) -> None:
-    image = photo(*size, seed=4)
-    geometry = Geometry(32, 48, resample=resample)
-    resized = geometry.resized(*size)
-    exact, _ = geometry.to_row(image, resized)
-    tune(whole_resize_pixels=0, whole_resize_rows=1)
-    row, content = Geometry(32, 48, resample=resample).to_row(image, resized)
-    assert (row.size, content) == ((48, 32), (0, 0, 32, 48))
-    # a box that is not on whole pixels: Pillow rounds the filter's weights elsewhere
-    off = np.abs(np.asarray(row).astype(int) - np.asarray(exact).astype(int))
-    assert off.mean() < 0.1
-    assert off.max() <= (4 if resample == "box" else 2)
-
-
-def test_a_strip_needs_no_more_memory_than_its_row() -> None:
-    image = Image.new("RGB", (1, 65_500), (1, 2, 3))
-    geometry = Geometry(224, 224)
-    assert geometry.resized(1, 65_500) == (224, 14_672_000)
-    row, _ = geometry.to_row(image, (224, 14_672_000))
-    assert (row.size, row.getextrema()) == ((224, 224), ((1, 1), (2, 2), (3, 3)))
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_a_picture_so_narrow_that_its_crop_takes_gigabytes_is_rejected(kind: str) -> None:
+    image, data = Image.new("RGB", (1, 65_500)), io.BytesIO()
+    image.save(data, kind)
+    with pytest.raises(DecodeError, match="too long and narrow: 1 x 65500 pixels, which would become 224 x 14672000"):
+        Decoder(Geometry(224, 224)).row(data.getvalue())
+    assert len(Decoder(Geometry(224, 224, "pad")).row(data.getvalue()).pixels) == 224 * 224 * 3

@@ -199,7 +199,7 @@ def test_what_would_look_at_the_file_says_that_it_needs_a_raw_store(equal: tuple
 def test_an_update_with_another_encoder_is_refused(
     equal: tuple[Path, Path], tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jpeg_rows, "jpeg_versions", lambda: {"pillow": "99", "libjpeg_turbo": "9"})
+    monkeypatch.setattr("packer.packing.update.pixel_versions", lambda options: {"pillow": {"version": "99"}})
     with pytest.raises(PackError, match="old and new rows would not be alike"):
         update(tree, equal[1], workers=1)
 

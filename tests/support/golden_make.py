@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL
+from PIL import features
 
 from packer.checksums import sha256_file
-from packer.pixels.jpeg_rows import SQUARED_ERROR, encode, jpeg_versions
+from packer.pixels.jpeg_rows import SQUARED_ERROR, encode
 from packer.sample_lines import Sample, encode_line
 from packer.store.manifest_file import encode_manifest
 from reader.format.blocks import Block
@@ -112,7 +114,7 @@ def jpegs(out: Path, channels: int) -> None:
         "inputs": 3,
         "rejected": 0,
         "options": {"fit": "squash", "size": [4, 6], "compress": QUALITY},
-        "decoders": {"jpeg": jpeg_versions()},
+        "decoders": {"jpeg": {"pillow": PIL.__version__, "libjpeg_turbo": features.version("libjpeg_turbo")}},
     }
     blocks = [
         Block(0, 2, zlib.crc32(pixels[: 2 * row_bytes]), 0, 2 * row_bytes),
