@@ -10,7 +10,7 @@ class Progress:
     """Where a pack is.
 
     Attributes:
-        stage: "list", "locate" (a list is read); "sizes" (headers are read); "digest", "check", "read"
+        stage: "list" (inputs are listed); "sizes" (headers are read); "digest", "check", "read"
             (what a store says of its rows is read); "allocate", "pack", "seal" or "copy"; of `packed` also "wait".
         done: inputs that are done; bytes in "allocate" and "digest", rows in "copy".
         total: of how many; 0 where that is not known, as while inputs are listed.

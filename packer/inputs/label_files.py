@@ -11,7 +11,7 @@ import json
 import math
 import posixpath
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -140,31 +140,14 @@ def _read_coco(path: Path, names: list[str], imposed: tuple[str, ...] | None) ->
     """Read a COCO json: images, annotations with bbox [x, y, width, height] in pixels, categories. Crowds are left out."""
     content = _load(path)
     index_of, classes = _categories(path, content["categories"], imposed)
-    found, finder = _Labels(names, classes), _InputIndex(names, path)
-    owners: dict[int | str | None, list[int]] = {}
-    for number, record in enumerate(content["images"], start=1):
-        key = _key(record, "id")
-        if key is None or not isinstance(record.get("file_name"), str):
-            raise ScanError(f"image {number} of {path} is {record!r}. Expected an id and a file_name.")
-        if key in owners:
-            raise ScanError(f"{path} has two images with the id {key!r}, {record['file_name']!r} the second.")
-        owners[key] = inputs = finder.find(record["file_name"])
-        found.labelled.update(inputs)
-        size = record.get("width"), record.get("height")
-        if all(_is_finite(side) and side > 0 for side in size):
-            found.frames[inputs] = size
-    if not found.labelled:
-        raise ScanError(f"{path} lists none of the {len(names)} images, {names[0]} among them, by its file_name.")
-    annotations = content["annotations"]
+    found = _Labels(names, classes)
+    owners, annotations = _coco_images(path, content["images"], found), content["annotations"]
     for number, annotation in enumerate(annotations, start=1):
         inputs = owners.get(_key(annotation, "image_id"), [])
         if not inputs or annotation.get("iscrowd") == 1:
             continue
-        box, category, where = (
-            annotation.get("bbox"),
-            _key(annotation, "category_id"),
-            f"annotation {number} of {path.name}",
-        )
+        box, category = annotation.get("bbox"), _key(annotation, "category_id")
+        where = f"annotation {number} of {path.name}"
         if category not in index_of:
             found.refuse(inputs, f"{where} has the category_id {category!r}, which is no category there")
         elif not isinstance(box, list) or len(box) != 4 or not all(map(_is_finite, box)):
@@ -178,6 +161,27 @@ def _read_coco(path: Path, names: list[str], imposed: tuple[str, ...] | None) ->
             f" {_key(annotations[0], 'image_id')!r}, the first image the id {next(iter(owners))!r}."
         )
     return found
+
+
+def _coco_images(path: Path, records: list[Any], found: _Labels) -> dict[int | str | None, list[int]]:
+    """Return id of an image -> its inputs, which have labels from now on, and its size as their frame."""
+    find, owners = _finder(found.names, path), dict[int | str | None, list[int]]()
+    for number, record in enumerate(records, start=1):
+        key = _key(record, "id")
+        if key is None or not isinstance(record.get("file_name"), str):
+            raise ScanError(f"image {number} of {path} is {record!r}. Expected an id and a file_name.")
+        if key in owners:
+            raise ScanError(f"{path} has two images with the id {key!r}, {record['file_name']!r} the second.")
+        owners[key] = inputs = find(record["file_name"])
+        found.labelled.update(inputs)
+        size = record.get("width"), record.get("height")
+        if all(_is_finite(side) and side > 0 for side in size):
+            found.frames[inputs] = size
+    if not found.labelled:
+        raise ScanError(
+            f"{path} lists none of the {len(found.names)} images, {found.names[0]} among them, by its file_name."
+        )
+    return owners
 
 
 def _load(path: Path) -> dict[str, list[Any]]:
@@ -218,32 +222,26 @@ def _categories(
     return {key: classes.index(names[key]) for key in ordered}, classes
 
 
-class _InputIndex:
-    """Finds inputs by the path that a label file gives: the same, or one of the two is the end of the other."""
+def _finder(names: list[str], source: Path) -> Callable[[str], list[int]]:
+    """Return a function that finds all inputs of the path of a label file: the same, or one of the two is the end of the other.
 
-    def __init__(self, names: list[str], source: Path) -> None:
-        self._names, self._source = [*map(composed, names)], source
-        self._by_base: dict[str, list[int]] = {}
-        for index, name in enumerate(self._names):
-            self._by_base.setdefault(posixpath.basename(name), []).append(index)
+    One image that is listed twice is two inputs; where several images end so, it raises ScanError.
+    """
+    spelled, of_base = [*map(composed, names)], dict[str, list[int]]()
+    for index, name in enumerate(spelled):
+        of_base.setdefault(posixpath.basename(name), []).append(index)
 
-    def find(self, name: str) -> list[int]:
-        """Return all inputs of that path: one that is listed twice is two.
-
-        Raises:
-            ScanError: several images end so.
-        """
+    def find(name: str) -> list[int]:
         name = composed(posixpath.normpath(name))
-        found = [i for i in self._by_base.get(posixpath.basename(name), ()) if _is_end(self._names[i], name)]
-        exact = [i for i in found if self._names[i] == name]
-        different = sorted({self._names[i] for i in exact or found})
+        ends = of_base.get(posixpath.basename(name), [])
+        found = [i for i in ends if f"/{spelled[i]}".endswith(f"/{name}") or f"/{name}".endswith(f"/{spelled[i]}")]
+        exact = [i for i in found if spelled[i] == name]
+        different = sorted({spelled[i] for i in exact or found})
         if len(different) > 1:
-            raise ScanError(f"{self._source} names {name!r}, which may be {different[0]} or {different[1]}.")
+            raise ScanError(f"{source} names {name!r}, which may be {different[0]} or {different[1]}.")
         return exact or found
 
-
-def _is_end(one: str, other: str) -> bool:
-    return one == other or one.endswith(f"/{other}") or other.endswith(f"/{one}")
+    return find
 
 
 def _is_finite(value: object) -> bool:

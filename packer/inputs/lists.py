@@ -16,7 +16,6 @@ from packer.inputs.names import Sieve, divided, folders_of, is_image
 from packer.inputs.samples import Column, Inputs, Paths
 from packer.option_names import Option
 from packer.options import InputOptions
-from packer.progress import followed
 from reader.format.filesystem import absolute_path, plain_path
 
 
@@ -133,7 +132,7 @@ def _taken(names: Paths, lines: array[int], options: InputOptions, unit: str, im
 def _folders(names: Paths, start: Path) -> dict[str, str]:
     """Make the folders of paths absolute and plain, a slash behind each: folder as the list has it -> that."""
     found = dict[str, str]()
-    for name in followed("locate", names, len(names)):
+    for name in names:
         # files of one folder become plain alike: plain_path takes longer than all else
         if (folder := _folder_of(name)) not in found:
             found[folder] = os.path.join(plain_path(os.path.join(start, folder)), "")

@@ -77,16 +77,6 @@ class Paths(Sequence[str]):
             begin, stop = self._ends[start - 1] if start else 0, min(start + _TOGETHER, len(self))
             yield from self._data[begin : self._ends[stop - 1] - 1].decode("utf-8", _ERRORS).split("\0")
 
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, Paths):
-            return self._data == other._data and self._ends == other._ends
-        return isinstance(other, Sequence) and [*self] == [*other]
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self[:]!r})"
-
 
 @dataclass
 class Column:

@@ -1,7 +1,7 @@
 """Errors of the system, distinguished from errors of the content.
 
 A file that is missing or unreadable by itself is rejected. A folder, archive, disk or network that went away is no fault of an
-image: what needs it is tried again with pauses, and where that does not help, the pack stops unsealed.
+image: the pack stops unsealed.
 """
 
 from __future__ import annotations

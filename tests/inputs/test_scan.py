@@ -42,7 +42,7 @@ def test_a_link_to_the_root_is_a_loop(tmp_path: Path) -> None:
     images = touch(tmp_path, "c0/1.jpg", "c1/1.jpg")
     (images / "c0" / "all").symlink_to("..", target_is_directory=True)
     inputs = scan(images)[""]
-    assert inputs.paths == ["c0/1.jpg", "c0/all", "c1/1.jpg"]
+    assert inputs.paths[:] == ["c0/1.jpg", "c0/all", "c1/1.jpg"]
     assert "is a folder that is listed already" in inputs.refused[1]
 
 
@@ -66,7 +66,7 @@ def test_a_folder_keeps_its_own_name_where_a_link_leads_there_too(tmp_path: Path
     (images / "a" / "alias").symlink_to("real", target_is_directory=True)
     (images / "a" / "other").symlink_to("../b", target_is_directory=True)
     inputs = scan(images)[""]
-    assert inputs.paths == ["a/alias", "a/other/2.jpg", "a/real/1.jpg", "b/2.jpg"]
+    assert inputs.paths[:] == ["a/alias", "a/other/2.jpg", "a/real/1.jpg", "b/2.jpg"]
     assert list(inputs.refused) == [0]
     assert "it is a folder that is listed already" in inputs.refused[0]
 
@@ -77,7 +77,7 @@ def test_names_that_are_no_utf8_are_kept(tmp_path: Path) -> None:
         touch(tmp_path, name)
     except OSError:
         pytest.skip("this file system wants UTF-8")
-    assert scan(tmp_path)[""].paths == [name]
+    assert scan(tmp_path)[""].paths[:] == [name]
 
 
 @pytest.mark.parametrize(
@@ -118,6 +118,6 @@ def test_a_class_list_of_a_damaged_store_is_refused(tmp_path: Path) -> None:
 def test_shuffle_is_a_permutation_fixed_by_the_seed(tmp_path: Path) -> None:
     inputs = scan(touch(tmp_path, *(f"a/{n}.jpg" for n in range(20)), "stray.jpg"))[""]
     one, again, other = inputs.shuffled(1), inputs.shuffled(1), inputs.shuffled(2)
-    assert one.paths == again.paths != other.paths
+    assert one.paths[:] == again.paths[:] != other.paths[:]
     assert sorted(one.paths) == sorted(inputs.paths)
     assert [one.paths[i] for i in one.refused] == ["stray.jpg"]
