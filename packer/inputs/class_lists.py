@@ -29,8 +29,10 @@ def load_classes(source: str) -> tuple[str, ...]:
     path = Path(source)
     try:
         if path.is_dir():
-            # splits have one class list
-            return tuple(map(composed, read_manifest(next(iter(stores_of(path).values()))).classes))
+            lists = {read_manifest(store).classes for store in stores_of(path).values()}
+            if len(lists) > 1:
+                raise ScanError(f"{source} holds splits with different class lists. Name the store of one.")
+            return tuple(map(composed, lists.pop()))
         if path.suffix in (".yaml", ".yml"):
             return read_data_yaml(path)
         names = path.read_text(encoding="utf-8-sig").rstrip().split("\n")
