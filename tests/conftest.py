@@ -415,7 +415,6 @@ def ffmpeg_or_skip() -> Any:
 def many_blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store of 400 rows of 16 x 16 x 3 in 50 blocks of 6 kB, for tests of the remote reader."""
     pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
-    pytest.importorskip("fcntl", reason="a cache needs locks of bytes")
     from packer import pack_dataset
 
     images = np.random.default_rng(0).integers(0, 256, (400, 16, 16, 3), dtype=np.uint8)

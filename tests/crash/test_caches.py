@@ -24,6 +24,8 @@ from reader import MemmapDataset, StoreError
 from tests.crash.calls import Call, Shim, needs_shim
 from tests.crash.disk import Disk, Tree, write_tree
 
+pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
+
 pytestmark = needs_shim
 
 ROWS, SIDE = 96, 16

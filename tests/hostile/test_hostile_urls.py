@@ -17,7 +17,6 @@ from tests.hostile.drafts import BLOCKS, FAULTS, OPENING, Draft, make_faulty
 from tests.hostile.mutants import KINDS
 
 pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
-pytest.importorskip("fcntl", reason="a cache needs locks of bytes")
 
 from reader.remote.blocks import Blocks
 from reader.remote.fetcher import Fetcher

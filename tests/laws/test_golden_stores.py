@@ -71,7 +71,7 @@ Opened = tuple[MemmapDataset, dict[str, Any]]
 
 def from_url(path: Path, folder: Path) -> Opened:
     """Open it at a URL, with a cache of its own."""
-    pytest.importorskip("fcntl", reason="a cache needs locks of bytes")
+    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
     return MemmapDataset(path.as_uri(), cache=folder / "cache", as_tuple=False), {}
 
 

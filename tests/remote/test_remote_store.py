@@ -25,6 +25,8 @@ from reader import MemmapDataset, MemmapLoader, StoreError
 from reader.format.manifest import MANIFEST, PIXELS
 from reader.remote.store import RemoteStore, cache_bytes
 
+pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
+
 ROW = 16 * 16 * 3
 BLOCK = 8 * ROW
 STORE = 400 * ROW

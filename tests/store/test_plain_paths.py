@@ -95,6 +95,7 @@ def test_a_file_url_is_the_same_folder_for_every_command(way: str, root: Path) -
     assert store_bytes(folder) == store_bytes(root / "mine")
     pull(url, root / "back")
     assert store_bytes(root / "back") == store_bytes(root / "mine")
+    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
     assert len(MemmapDataset(url, cache=root / "cache")) == 4
     images = (root / "images").rename(root / f"images of {folder.name}")
     assert pack(images.as_uri(), root / "packed", size=32, workers=1).rows == 4
