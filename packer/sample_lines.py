@@ -32,7 +32,6 @@ _DECODING: dict[str, tuple[Callable[[Json], bool], str]] = {
 # Made once: json.dumps makes an encoder for each call that has options, 20 us between two images (2026-11-21).
 _JSON = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"))
 # 1.5 us a line, where json.loads takes 2.4 to skip white space that no line has (2026-11-22).
-_TEXT = json.encoder.encode_basestring_ascii
 _DECODE = json.JSONDecoder().raw_decode
 
 
@@ -112,21 +111,6 @@ class Reject:
         """Return the line."""
         line = {} if self.line is None else {"line": self.line}
         return encode_line({"path": self.path, "reason": self.reason, **line})
-
-
-def line_start(path: str, target: Json, size_bytes: int, sha256: str, columns: str = "") -> str:
-    """Return what the line of a file's row begins with, as `Sample.encode` writes it: all but what its decoder reports.
-
-    columns: the further columns as a JSON object.
-
-    Example:
-        >>> line_start("a/1.jpg", 0, 512, "00ff")
-        '{"path":"a/1.jpg","target":0,"bytes":512,"sha256":"00ff",'
-    """
-    text = str(target) if type(target) is int else _JSON.encode(target)
-    return f'{{"path":{_TEXT(path)},"target":{text},"bytes":{size_bytes},"sha256":"{sha256}",' + (
-        columns and f'"columns":{columns},'
-    )
 
 
 def encode_line(value: Mapping[str, object]) -> str:

@@ -35,13 +35,12 @@ from packer.store.destination import Folder, Making
 from packer.store.disk_space import allocate, as_pack_error, check_room, guard_standard_streams
 from packer.store.files import sync_names
 from packer.store.lock import checked
-from packer.store.out_folder import check_destination, resolved_out
-from packer.store.recorded import DIVISION, TOTALS
+from packer.store.parts import DIVISION, TOTALS
 from packer.store.reports import store_report, summed_report
 from packer.store.row_files import row_names
 from packer.store.seal import seal
 from packer.store.sealed_rows import Ints, SealedRows, damage, line_begins, rows_bytes, tensor_rows
-from packer.store.state import check_finished
+from packer.store.state import check_destination, check_finished, resolved_out
 from packer.workers.block_worker import Attempt, PackJob, RowMaker
 from packer.workers.engine import LocalEngine
 from packer.workers.processes import InFlight

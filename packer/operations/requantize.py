@@ -31,7 +31,7 @@ from packer.sample_lines import encode_line, read_json_lines
 from packer.sources.local import LocalSource
 from packer.store.disk_space import as_pack_error
 from packer.store.files import write_atomically
-from packer.store.out_folder import check_destination, resolved_out
+from packer.store.state import check_destination, resolved_out
 from packer.workers.processes import begin_worker, start_context
 from reader.system import available_cpus
 

@@ -26,8 +26,7 @@ from packer.store.disk_space import as_pack_error, check_room
 from packer.store.files import sync_folder, write_at, write_atomically
 from packer.store.journal import CommitLog, Header, header_of
 from packer.store.lock import checked
-from packer.store.out_folder import check_destination, resolved_out
-from packer.store.state import PULL, check_finished, unfinished_message
+from packer.store.state import PULL, check_destination, check_finished, resolved_out, unfinished_message
 from reader.format.blocks import Block, parse_content
 from reader.format.check import check_store
 from reader.format.filesystem import error_path
@@ -158,8 +157,8 @@ def pull(url: str, out: str | os.PathLike[str], *, progress: OnBytes | None = No
             log.close()
             for split, (manifest, blocks) in parsed.items():
                 copy.bring_store(copy.folder(split), to, split, manifest, blocks)
-                write_atomically(to.folder(split) / MANIFEST, contents[split])
-                check_store(to.folder(split))
+                write_atomically(to.stage / split / MANIFEST, contents[split])
+                check_store(to.stage / split)
             to.publish()
     except OSError as e:
         raise as_pack_error(e, to.stage, sizes, _AGAIN) from None
@@ -214,7 +213,7 @@ class _Copy:
 
     def bring_store(self, folder: str, to: Folder, split: str, manifest: Manifest, blocks: list[Block]) -> None:
         """Have the files of a store here, durably; what an interrupted pull left of them stays, of the pixels by blocks."""
-        store = to.folder(split)
+        store = to.stage / split
         for name, entry in manifest.files.items():
             path = store / name
             to.check_same()

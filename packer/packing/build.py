@@ -182,7 +182,7 @@ class Build:
         masks = os.fspath(self._options.masks or "")
         self._committed, end = read_committed(self._out, self._inputs, masks)
         committed = self._committed
-        self._log.resume(end, committed.inputs_stop, committed.rows_stop, committed.size_bytes)
+        self._log.resume(end, committed.inputs_stop, committed.rows_stop)
 
     def _header(self, unfinished: journals.Header | None) -> journals.Header:
         """Return the journal's first line; of rows with sizes of their own, with as many inputs a block as an unfinished one."""

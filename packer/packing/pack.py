@@ -23,8 +23,8 @@ from packer.progress import notify
 from packer.report import PackReport, Progress
 from packer.store.destination import Folder
 from packer.store.disk_space import as_pack_error, guard_standard_streams
-from packer.store.out_folder import check_destination, resolved_out
 from packer.store.reports import summed_report
+from packer.store.state import check_destination, resolved_out
 from packer.text import counted
 from packer.workers.block_worker import PackJob
 from reader.format.filesystem import user_path

@@ -35,9 +35,7 @@ from packer.store.destination import Folder, Making
 from packer.store.disk_space import allocate, as_pack_error
 from packer.store.files import sync_folder, sync_names, write_at
 from packer.store.lock import checked
-from packer.store.out_folder import resolved_out
-from packer.store.parts import PARTS, Part, named_parts, started_parts, wanted_parts
-from packer.store.recorded import DIVISION, SOURCES, TOTALS
+from packer.store.parts import DIVISION, PARTS, SOURCES, TOTALS, Part, named_parts, started_parts, wanted_parts
 from packer.store.reports import empty_report, store_report, summed_report
 from packer.store.row_files import (
     FRAMES,
@@ -51,7 +49,15 @@ from packer.store.row_files import (
 )
 from packer.store.seal import commit_manifest, set_size
 from packer.store.sealed_rows import damage
-from packer.store.state import check_finished, command_to_resume, out_of, published, seal_command, two_divisions
+from packer.store.state import (
+    check_finished,
+    command_to_resume,
+    out_of,
+    published,
+    resolved_out,
+    seal_command,
+    two_divisions,
+)
 from reader.format.blocks import Block, read_blocks
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path, refresh_names
@@ -70,7 +76,7 @@ class PartFolder(Folder):
 
     def __init__(self, whole: Folder, split: str, part: Part) -> None:
         self._whole, self._split, self.part = whole, split, part
-        super().__init__(part.folder(whole.folder(split)), overwrite=whole.overwrite)
+        super().__init__(part.folder(whole.stage / split), overwrite=whole.overwrite)
 
     def check(self, splits: Collection[str] = ("",)) -> None:
         """Refuse a part where something is in its way; says how to resume.
@@ -84,7 +90,7 @@ class PartFolder(Folder):
 
     def check_whole(self) -> None:
         """As `check`, of what is beside this part."""
-        out, store = self._whole.out / self._split, self._whole.folder(self._split)
+        out, store = self._whole.out / self._split, self._whole.stage / self._split
         if published(out):
             raise PackError(
                 f"{out} already holds a store, which parts cannot replace. Choose another OUT, or remove it."
@@ -142,7 +148,7 @@ def pack_part(
         # those of all parts, so that any two are known to be of one pack
         labels = recorded_labels(every)
         inputs.labels |= {INPUTS: labels[INPUTS], DIVISION: [part.count, len(every)]}
-        _check_siblings(to.folder(split), part, inputs, options)
+        _check_siblings(to.stage / split, part, inputs, options)
         report = pack({"": inputs}, folder, options, started) if span else empty_report(inputs, folder.out, {})
         found[split] = dataclasses.replace(report, part=str(part))
     return found[""] if "" in found else summed_report(to.out, found)

@@ -26,9 +26,9 @@ from packer.sources.base import NO_STATE, State
 from packer.sources.local import LocalSource, locate
 from packer.store import journal as journals
 from packer.store.blocks import Result
-from packer.store.recorded import DIVISION, SOURCES, TOTALS
+from packer.store.parts import DIVISION, SOURCES, TOTALS
 from packer.store.reports import store_report
-from packer.store.row_files import sources_digest
+from packer.store.row_files import add_sources
 from packer.store.state import UPDATE, check_finished
 from packer.text import difference as decoders_difference
 from packer.text import options_difference
@@ -129,7 +129,7 @@ def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Pat
     what = difference(recorded, asked | {SOURCES: recorded.get(SOURCES)})
     if not what:
         now = followed("check", states(inputs, os.fspath(options.masks or ""), range(len(inputs))), len(inputs))
-        what = difference(recorded, asked | {SOURCES: sources_digest(now)})
+        what = difference(recorded, asked | {SOURCES: f"{add_sources(0, now):064x}"})
     if what:
         replace = "remove it" if options.part and DIVISION not in manifest.labels else f"replace it with {OVERWRITE}"
         update = ""
@@ -184,7 +184,7 @@ def header_difference(found: journals.Header, asked: journals.Header) -> str:
 
 def read_committed(out: Path, inputs: Inputs, masks: str) -> tuple[Committed, int]:
     """Return what OUT's journal has of the inputs, and the byte up to which that stands in it."""
-    committed, seen, end = Committed(), 0, journals.header_end(out)
+    committed, seen, (_, end) = Committed(), 0, journals.find_header(out) or (None, 0)
     for result, line_end in _followed_blocks(out, len(inputs)):
         committed.changed += _changed_sources(inputs, masks, seen, result)
         seen += result.inputs

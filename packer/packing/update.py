@@ -24,9 +24,8 @@ from packer.packing.pack import ImagesArgument, named_sources, pack_sources
 from packer.pixels.decoders import pixel_versions
 from packer.report import PackReport
 from packer.store.destination import Folder
-from packer.store.out_folder import resolved_out
 from packer.store.reuse import check_reusable
-from packer.store.state import UPDATE, check_finished
+from packer.store.state import UPDATE, check_finished, resolved_out
 from packer.text import names_difference, some
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest

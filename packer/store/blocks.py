@@ -109,11 +109,10 @@ def _lists(what: str, line: Json, name: str, width: int) -> list[Any]:
         is_long = type(values) is list and count in (0, len(values))
         return is_long and all(type(value) is int for value in values)
 
-    def holds(values: Json) -> bool:
-        if width == 0:
-            return are_integers(values, 0)
+    def are_lists(values: Json) -> bool:
         return type(values) is list and all(are_integers(each, width) for each in values)
 
+    holds = are_lists if width else lambda values: are_integers(values, 0)
     expected = f"a list of {width} integers each" if width else "a list of integers"
     found: list[Any] = value_in(what, line, name, holds, expected)
     return found

@@ -117,13 +117,9 @@ class Folder:
         """Whether the stage is in OUT, as no folder beside it is to take its name."""
         return self.stage.parent == self.out
 
-    def folder(self, split: str) -> Path:
-        """Name the folder of the stage for the store of a split."""
-        return self.stage / split
-
     def store(self, split: str) -> Making:
         """Return where the store of a split is made."""
-        return Making(self, self.folder(split))
+        return Making(self, self.stage / split)
 
     # -- before any work
 
@@ -323,7 +319,7 @@ class Folder:
             self._move_in()
         elif self.replaces:
             for store in self.finished:
-                copy_access(store, self.folder(split_of(store, self.out)))
+                copy_access(store, self.stage / split_of(store, self.out))
             write_atomically(self.stage / REPLACING, b"")
             replaced = self.stage
             if not _exchange(self.stage, self.out):

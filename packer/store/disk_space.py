@@ -44,11 +44,17 @@ def allocate(path: Path, size_bytes: int, progress: Callable[[int], None]) -> No
     Raises:
         OSError: with the path as its filename.
     """
+    if not hasattr(os, "posix_fallocate"):  # macOS
+        return
     with error_path(path), open(path, "r+b", buffering=0) as file:
         for start in range(0, size_bytes, _ALLOCATE_BYTES):
             stop = min(start + _ALLOCATE_BYTES, size_bytes)
-            if not _reserve(file.fileno(), start, stop - start):
-                return
+            try:
+                os.posix_fallocate(file.fileno(), start, stop - start)
+            except OSError as e:
+                if e.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                    return
+                raise
             progress(stop)
 
 
@@ -90,19 +96,6 @@ def _missing_bytes(path: Path, size_bytes: int) -> int:
     except OSError:
         return size_bytes
     return max(0, size_bytes - min(status.st_blocks * 512, status.st_size))
-
-
-def _reserve(descriptor: int, start: int, count: int) -> bool:
-    """Allocate bytes [start, start + count) of a file; False where the system cannot."""
-    if not hasattr(os, "posix_fallocate"):
-        return False
-    try:
-        os.posix_fallocate(descriptor, start, count)
-    except OSError as e:
-        if e.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-            return False
-        raise
-    return True
 
 
 def as_pack_error(error: OSError, out: Path, sizes: dict[str, int], again: str = "") -> PackError:

@@ -69,23 +69,14 @@ class Header:
             StoreError: a value is none that a header has.
         """
         what = "the header of the journal"
-
-        def plain(name: str) -> Mapping[str, Any]:
-            found: Mapping[str, Any] = value_in(what, line, name, lambda v: type(v) is dict and is_plain(v), _PLAIN)
-            return found
-
-        return cls(
-            inputs=integer(what, line, "inputs", 0),
-            options=plain("options"),
-            decoders=plain("decoders"),
-            labels=plain("labels"),
-            block_inputs=integer(what, line, "block_inputs", 0),
-            images=texts(what, line, "images"),
-            words=texts(what, line, "words"),
-            split=text(what, line, "split"),
-            command=text(what, line, "command"),
-            max_rejects=text(what, line, "max_rejects"),
-        )
+        # by the type of a field's default
+        readers: dict[type, Callable[[str], Any]] = {
+            int: lambda name: integer(what, line, name, 0),
+            str: lambda name: text(what, line, name),
+            tuple: lambda name: texts(what, line, name),
+            dict: lambda name: value_in(what, line, name, lambda v: type(v) is dict and is_plain(v), _PLAIN),
+        }
+        return cls(**{name: readers[type(default)](name) for name, default in vars(cls()).items()})
 
 
 class CommitLog:
@@ -120,11 +111,11 @@ class CommitLog:
         self._write(header.encode())
         sync_folder(self._path.parent)
 
-    def resume(self, keep_bytes: int, inputs_stop: int, rows_stop: int, size_bytes: int) -> None:
+    def resume(self, keep_bytes: int, inputs_stop: int, rows_stop: int) -> None:
         """Continue behind the journal's first keep_bytes; the rest is cut off.
 
         Args:
-            inputs_stop, rows_stop, size_bytes: what these say is committed; size_bytes: of the file of rows.
+            inputs_stop, rows_stop: what these say is committed.
         """
         self.check()
         self._inputs_stop, self._rows_stop = inputs_stop, rows_stop
@@ -188,12 +179,6 @@ def header_of(out: Path) -> Header | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return found and found[0]
-
-
-def header_end(out: Path) -> int:
-    """Return the byte where the journal's header ends."""
-    found = find_header(out)
-    return 0 if found is None else found[1]
 
 
 def find_header(out: Path) -> tuple[Header, int] | None:

@@ -17,13 +17,8 @@ def encode_manifest(manifest: Manifest, blocks: Iterable[Block]) -> bytes:
         f"\n    [{block.stop - block.start}, {block.crc32}, {block.samples_offset}, {block.size_bytes}]"
         for block in blocks
     )
-    return with_digest(manifest_head(manifest), lines)
-
-
-def with_digest(head: dict[str, object], block_lines: str) -> bytes:
-    """Return the bytes of a manifest.json: its head, the lines of its blocks, and last the sha256 of all before it."""
-    text = json.dumps(head, indent=2, ensure_ascii=True, allow_nan=False)
-    body = (text.removesuffix("\n}") + f',\n  "blocks": [{block_lines}\n  ]').encode("ascii")
+    text = json.dumps(manifest_head(manifest), indent=2, ensure_ascii=True, allow_nan=False)
+    body = (text.removesuffix("\n}") + f',\n  "blocks": [{lines}\n  ]').encode("ascii")
     return body + f',\n  "digest": "sha256:{hashlib.sha256(body).hexdigest()}"\n}}\n'.encode("ascii")
 
 

@@ -1,7 +1,7 @@
 """Parts of one pack, on any hosts that share OUT's folder: which inputs each one has, and where it is packed.
 
 A part is a store of its own, .packing/parts/2-of-4 in the stage of OUT, made as any other. They become one store in
-`packer.packing.parts`.
+`packer.packing.parts`. What a part, or any store, records of how it was packed is a stranger's, and checked.
 """
 
 from __future__ import annotations
@@ -14,13 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packer.errors import OptionsError
+from packer.options import RowOptions
 from packer.store.journal import FOLDER, Header, header_of, read_progress
-from packer.store.recorded import DIVISION, SOURCES, TOTALS, check_recorded
+from reader.format.errors import StoreError
 from reader.format.filesystem import refresh_names
-from reader.format.manifest import MANIFEST, REJECTED, read_manifest
+from reader.format.manifest import MANIFEST, REJECTED, Manifest, read_manifest
 from reader.format.splits import beside
+from reader.format.values import Json, value_in
 
 PARTS = f"{FOLDER}/parts"
+# In the labels: the digest of the sources, by path, size, mtime and ctime.
+SOURCES = "sources"
+# And of a part: how many parts there are and of how many inputs; and what sealing adds up.
+DIVISION, TOTALS = "parts", "totals"
+_ADDED = {"pixel_count", "sums", "square_sums", "max_rejects"}
 _NAME = re.compile(rf"([1-9]\d*)-of-([1-9]\d*)(?:{re.escape(FOLDER)})?")
 
 
@@ -111,3 +119,29 @@ def wanted_parts(store: Path) -> list[Part]:
     division: Any = recorded and recorded.labels.get(DIVISION)
     count, inputs = division or (0, 0)
     return [part for part in (Part(number, count) for number in range(1, count + 1)) if part.span(inputs)]
+
+
+def check_recorded(manifest: Manifest | Header) -> None:
+    """Check the options of rows, and the labels by which parts are joined; others are any plain values.
+
+    Raises:
+        StoreError: one is none that `pack` has.
+    """
+    try:
+        RowOptions.among(manifest.options)
+    except OptionsError as e:
+        raise StoreError(f"options of the manifest: {e}") from None
+    for name, (holds, expected) in _LABELS.items():
+        if name in manifest.labels:
+            value_in("labels of the manifest", manifest.labels, name, holds, expected)
+
+
+def _is_division(value: Json) -> bool:
+    return type(value) is list and len(value) == 2 and all(type(each) is int and each > 0 for each in value)
+
+
+_LABELS = {
+    SOURCES: (lambda value: type(value) is str, "text"),
+    DIVISION: (_is_division, "two integers of 1 or more"),
+    TOTALS: (lambda value: type(value) is dict and value.keys() == _ADDED, f"an object of {', '.join(sorted(_ADDED))}"),
+}

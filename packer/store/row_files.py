@@ -47,7 +47,7 @@ class RowFiles:
         self.height, self.width = layout.size or (0, 0)
         # of a dataset that does not name its classes
         self.class_count = 0
-        # as `sources_digest`
+        # as `add_sources`
         self.sources = 0
         self.sums = [0] * layout.channel_count
         self.square_sums = [0] * layout.channel_count
@@ -72,10 +72,8 @@ class RowFiles:
             self.crc32 = crc32_combine(self.crc32, result.crc32, result.size_bytes)
             self._mask_values.add(tuple(result.mask_values))
         lines = "".join(result.samples)
-        # in a name the quotes would be escaped
-        if '"squared_error":' in lines:
-            done = (Sample.decode(line).decoding for line in result.samples)
-            self.squared_error += sum(one.get("squared_error", 0) for one in done)
+        if self._layout.quality:
+            self.squared_error += sum(Sample.decode(line).decoding.get("squared_error", 0) for line in result.samples)
         files[SAMPLES].write(lines.encode("ascii"))
         files[REJECTED].write("".join(map(self._reject_line, result.rejects)).encode("ascii"))
         rows = self._accepted(result)
@@ -116,8 +114,7 @@ class RowFiles:
             behind = (begin + area * channels for begin, area in zip(begins, areas, strict=True))
             self._files[MASK_OFFSETS].write(Column.from_rows("int64", behind).encoded())
         self._files[SHAPES].write(Column.from_rows("int32", ((h, w, channels) for h, w in result.shapes), 3).encoded())
-        self.height = max([self.height, *(height for height, _ in result.shapes)])
-        self.width = max([self.width, *(width for _, width in result.shapes)])
+        self.height, self.width = map(max, zip((self.height, self.width), *result.shapes, strict=True))
 
     def _accepted(self, result: Result) -> Sequence[int]:
         """Return which inputs of a block became rows."""
@@ -169,7 +166,13 @@ def row_names(layout: RowLayout) -> list[str]:
 def add_sources(digest: int, sources: Iterable[tuple[str, State, State]]) -> int:
     """Add to a digest, below 2**256, the path of each source, its state and that of its mask.
 
-    A sum: the digests of parts add up to that of all.
+    A sum: the digests of parts add up to that of all. Labels record it as 64 hex digits.
+
+    Example:
+        >>> state = (9, 1, 2)
+        >>> swapped = [[("a", state, state), ("b", (9, 1, 3), state)], [("a", (9, 1, 3), state), ("b", state, state)]]
+        >>> len({add_sources(0, one) for one in swapped})
+        2
     """
     for path, source, mask in sources:
         # a journal has lists, a look at the files tuples
@@ -177,18 +180,6 @@ def add_sources(digest: int, sources: Iterable[tuple[str, State, State]]) -> int
         known = hashlib.sha256(f"{path}\0{numbers}".encode("utf-8", "surrogatepass"))
         digest += int.from_bytes(known.digest(), "big")
     return digest % (1 << 256)
-
-
-def sources_digest(sources: Iterable[tuple[str, State, State]]) -> str:
-    """Return the digest of sources as labels record it: 64 hex digits.
-
-    Example:
-        >>> state = (9, 1, 2)
-        >>> swapped = [[("a", state, state), ("b", (9, 1, 3), state)], [("a", (9, 1, 3), state), ("b", state, state)]]
-        >>> len({sources_digest(one) for one in swapped})
-        2
-    """
-    return f"{add_sources(0, sources):064x}"
 
 
 def extra_specs(inputs: Inputs, layout: RowLayout) -> dict[str, TensorSpec]:

@@ -25,7 +25,7 @@ from packer.store.blocks import Result
 from packer.store.destination import Making
 from packer.store.files import sync_folder, write_atomically, write_synced
 from packer.store.manifest_file import encode_manifest
-from packer.store.recorded import SOURCES, TOTALS
+from packer.store.parts import SOURCES, TOTALS
 from packer.store.row_files import EXTRAS, MASKS, TARGETS, TENSORS, RowFiles, channel_statistics, extra_specs
 from reader.format.blocks import Block, parse_content
 from reader.format.check import metadata_files
@@ -114,10 +114,13 @@ def commit_manifest(
     Args:
         files: of each file that is there, synced.
     """
-    manifest, out = Manifest(**fields, files=files | _metadata_entries(fields, files)), making.folder
+    # they depend on the shapes alone
+    contents, out = metadata_files(Manifest(**fields, files=files)), making.folder
+    entries = {name: FileEntry(len(one), f"sha256:{hashlib.sha256(one).hexdigest()}") for name, one in contents.items()}
+    manifest = Manifest(**fields, files=files | entries)
     making.to.check_same()
-    for name, content in metadata_files(manifest).items():
-        write_synced(out / name, content)
+    for name, one in contents.items():
+        write_synced(out / name, one)
     for folder in [out / EXTRAS] * bool(manifest.extras) + [out / "_tensordict", out]:
         sync_folder(folder)
     blocks = list(blocks)
@@ -140,6 +143,9 @@ def _check_opens(content: bytes, path: Path) -> None:
 
 
 def _fields(written: RowFiles, header: journals.Header, layout: RowLayout, inputs: Inputs) -> dict[str, object]:
+    # of a part: what sealing adds up
+    totals = {name: getattr(written, name) for name in ("pixel_count", "sums", "square_sums")}
+    totals["max_rejects"] = header.max_rejects
     mean, std = channel_statistics(written.pixel_count, written.sums, written.square_sums)
     return {
         "rows": written.rows,
@@ -160,31 +166,12 @@ def _fields(written: RowFiles, header: journals.Header, layout: RowLayout, input
         "labels": {
             **header.labels,
             **({SOURCES: f"{written.sources:064x}"} if len(inputs) else {}),
-            **({TOTALS: _totals(written, header)} if header.max_rejects else {}),
+            **({TOTALS: totals} if header.max_rejects else {}),
         },
         "mask_values": written.mask_values,
         "has_own_sizes": layout.geometry.has_own_sizes,
         "has_own_masks": layout.has_masks and not layout.has_mask_file,
         "jpeg": JpegRows(layout.quality, written.unpacked_bytes, written.squared_error) if layout.quality else None,
-    }
-
-
-def _totals(written: RowFiles, header: journals.Header) -> dict[str, object]:
-    """Return what sealing adds up over the parts of a store."""
-    return {
-        "pixel_count": written.pixel_count,
-        "sums": written.sums,
-        "square_sums": written.square_sums,
-        "max_rejects": header.max_rejects,
-    }
-
-
-def _metadata_entries(fields: dict[str, Any], files: dict[str, FileEntry]) -> dict[str, FileEntry]:
-    """Return the entries of the meta.json files, which depend on the shapes alone."""
-    contents = metadata_files(Manifest(**fields, files=files))
-    return {
-        name: FileEntry(len(content), f"sha256:{hashlib.sha256(content).hexdigest()}")
-        for name, content in contents.items()
     }
 
 

@@ -21,7 +21,7 @@ from packer.pixels.decoders import row_decoder
 from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
 from packer.pixels.row import Row
-from packer.sample_lines import Sample, line_start
+from packer.sample_lines import Sample
 from packer.sources.base import NO_STATE, Archive, Readable, State
 from packer.sources.local import LocalSource, locate
 from packer.store.blocks import RejectedInput, Result, Task
@@ -297,19 +297,15 @@ class ImageRows(RowMaker):
         row, target = None, task.targets[index - task.start]
         cells = task.cells[index - task.start] if task.cells else ""
         if self._reused is not None and index in task.reused:
-            start = line_start(path, target, len(data), sha256, cells)
-            if (found := self._reused.row(*task.reused[index], start)) is not None:
-                row, attempt.line = found
-                attempt.is_reused = True
+            row = self._reused.reused(*task.reused[index], sha256)
+            attempt.is_reused = row is not None
         if row is None:
             row = self._decoder.row(data, attempt.memory)
         if task.masks:
             attempt.mask, attempt.mask_values = self._mask(index, task.masks[index - task.start], row, attempt)
-        # a mask may have added to what was done
-        if not attempt.line or task.masks:
-            # NaN and infinities are no JSON: null
-            columns = json.loads(cells, parse_constant=lambda name: None) if cells else None
-            attempt.line = Sample(path, target, len(data), sha256, row.width, row.height, row.done, columns).encode()
+        # NaN and infinities are no JSON: null
+        columns = json.loads(cells, parse_constant=lambda name: None) if cells else None
+        attempt.line = Sample(path, target, len(data), sha256, row.width, row.height, row.done, columns).encode()
         attempt.row = row
 
     def _mask(self, index: int, path: str, row: Row, attempt: Attempt) -> MaskRow:

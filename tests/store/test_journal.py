@@ -16,7 +16,7 @@ from packer.store.journal import (
     JOURNAL,
     Header,
     encode_block,
-    header_end,
+    find_header,
     header_of,
     read_blocks,
     read_progress,
@@ -59,7 +59,7 @@ def test_a_line_is_a_checksum_and_json(journal: Path, tmp_path: Path) -> None:
 def test_lines_are_read_up_to_the_first_that_is_incomplete(journal: Path, tmp_path: Path) -> None:
     journal.write_bytes(HEADER_BYTES + BLOCK_BYTES + BLOCK_BYTES[:-1])
     assert header_of(tmp_path) == HEADER
-    assert header_end(tmp_path) == len(HEADER_BYTES)
+    assert find_header(tmp_path) == (HEADER, len(HEADER_BYTES))
     assert list(read_blocks(tmp_path)) == [(BLOCK, len(HEADER_BYTES + BLOCK_BYTES))]
     assert read_progress(tmp_path) == (HEADER, 2, 1)
 
