@@ -101,7 +101,7 @@ def take_steps(pixels: torch.Tensor) -> bool:
 
 def take_channels(pixels: torch.Tensor, channels: int) -> bool:
     """Return whether `augment_into` and `floats_into` take images of so many channels in these pixels, as `take_steps`."""
-    return channels in _COLOR_CHANNELS and are_served(pixels, channels) and hasattr(_functions(), "augment")
+    return channels in _COLOR_CHANNELS and are_served(pixels, channels)
 
 
 def floats_of(pixels: torch.Tensor, of_level: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor | None:

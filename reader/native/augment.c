@@ -43,7 +43,7 @@ const char augment_doc[] =
     "augment(pixels, table, out, size, channels, steps, fill, threads) -> bool\n\n"
     "Copy uint8[B, height, width, channels] with size = (height, width) to out, and do each image's steps there. table: float32[B,\n"
     "steps, 7], the kind as an int32 and six numbers, see pixel_steps.h. fill: what warped images have beyond, three levels, or None.\n"
-    "Returns False where there is no memory. Missing on x86-64 without AVX2.\n"
+    "Returns False where there is no memory.\n"
     "Raises ValueError where a kind is none of these, or a number is out of range.";
 
 const char floats_doc[] =
@@ -73,8 +73,11 @@ static int change_image(const void *given, int64_t number) {
     return 1;
 }
 
+/* Floats that are not finite are compiled as if there were none: by their bits. */
 static int is_within(float number, float low, float high) {
-    return number >= low && number <= high;
+    uint32_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    return (bits >> 23 & 255) != 255 && number >= low && number <= high;
 }
 
 /* Whether so many taps are odd, and reflected within a side. */

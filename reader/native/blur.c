@@ -1,4 +1,4 @@
-/* Blurs an image: float32 sums of taps from first to last, within a level of pixel_ops.py. */
+/* Blurs an image: sums of taps in arithmetic of 16 bits, of which every processor does eight at a time; within a level of pixel_ops.py. */
 
 #include "pixel_steps.h"
 
@@ -6,64 +6,113 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Taps that are summed in 16 bits: a level and as many bits of its fraction. Each product is cut to these, half of one too low. */
+#define MOST_TAPS 32
+#define LEVEL_BITS 8
+/* All weights together, before they are made 1 << bits times as large, and where bits end. */
+#define ONE 65535
+#define MOST_BITS 8
+
+/* What taps of one line sum to. */
+typedef struct {
+    int64_t count;
+    uint16_t *totals, *sums;
+    /* how many taps are in the sums */
+    int taps;
+} Line;
+
 /* Reflects an index at the edges: -1 -> 1, count -> count - 2. */
 static int reflected(int at, int count) {
     at = at < 0 ? -at : at;
     return at < count ? at : 2 * (count - 1) - at;
 }
 
-FUSED static void add_bytes_times(float *sums, const uint8_t *from, float weight, int64_t count) {
-    for (int64_t i = 0; i < count; i++)
-        sums[i] = SUM_OF((float)from[i], weight, sums[i]);
-}
-
-/* Writes one line of the result from a line of sums, padded on both sides by its reflections. */
-FUSED static void sum_across(const float *padded, const float *weights, int taps, int channels, int64_t count, float *sums, uint8_t *out) {
-    for (int64_t i = 0; i < count; i++)
-        sums[i] = padded[i] * weights[0];
-    for (int tap = 1; tap < taps; tap++)
-        for (int64_t i = 0; i < count; i++)
-            sums[i] = SUM_OF(padded[i + (int64_t)tap * channels], weights[tap], sums[i]);
-    for (int64_t i = 0; i < count; i++) {
-        float level = rintf(sums[i]);
-        level = level > 0.0f ? level : 0.0f;
-        out[i] = (uint8_t)(int)(level < 255.0f ? level : 255.0f);
+static void add_bytes(Line *line, const uint8_t *from, uint16_t weight) {
+    uint16_t *restrict sums = line->sums;
+    for (int64_t i = 0; i < line->count; i++) {
+        uint16_t level = (uint16_t)(from[i] << LEVEL_BITS);
+        sums[i] = (uint16_t)(sums[i] + (uint16_t)((uint32_t)level * weight >> 16));
     }
+    line->taps++;
 }
 
-/* What each pixel of a line counts: exp(-x^2 / (2 sigma^2)), 1 in all. */
-static void find_weights(float *weights, int taps, double sigma) {
-    double sum = 0.0;
+static void add_levels(Line *line, const uint16_t *restrict from, uint16_t weight) {
+    uint16_t *restrict sums = line->sums;
+    for (int64_t i = 0; i < line->count; i++)
+        sums[i] = (uint16_t)(sums[i] + (uint16_t)((uint32_t)from[i] * weight >> 16));
+    line->taps++;
+}
+
+/* Adds the sums to the totals, and begins new ones. */
+static void add_sums(Line *line, int bits) {
+    uint16_t *restrict totals = line->totals, lost = (uint16_t)((line->taps + (1 << bits)) / 2);
+    for (int64_t i = 0; i < line->count; i++)
+        totals[i] = (uint16_t)(totals[i] + ((uint16_t)(line->sums[i] + lost) >> bits));
+    memset(line->sums, 0, (size_t)line->count * sizeof *line->sums);
+    line->taps = 0;
+}
+
+static double weight_at(int tap, int taps, double sigma) {
+    double offset = (tap - taps / 2) / sigma;
+    return exp(-0.5 * offset * offset);
+}
+
+/* Finds what each pixel of a line counts: exp(-x^2 / (2 sigma^2)). Returns their bits, as weights of a wide blur are small. */
+static int find_weights(uint16_t *weights, int taps, double sigma) {
+    double sum = 0.0, middle = 0.0, before = 0.0;
+    int bits = 0, start = 0;
     for (int tap = 0; tap < taps; tap++) {
-        double offset = (tap - taps / 2) / sigma;
-        weights[tap] = (float)exp(-0.5 * offset * offset);
-        sum += weights[tap];
+        sum += weight_at(tap, taps, sigma);
+        middle += abs(tap - taps / 2) <= MOST_TAPS / 2 ? weight_at(tap, taps, sigma) : 0.0;
     }
-    for (int tap = 0; tap < taps; tap++)
-        weights[tap] = (float)(weights[tap] / sum);
+    while (bits < MOST_BITS && middle * (2 << bits) <= sum)
+        bits++;
+    for (int tap = 0; tap < taps; tap++) {
+        before += weight_at(tap, taps, sigma);
+        /* what is rounded off a weight is in the next one */
+        int end = (int)(before / sum * (1 << bits) * ONE + 0.5);
+        weights[tap] = (uint16_t)(end - start);
+        start = end;
+    }
+    return bits;
 }
 
 int blur(const Image *image, float sigma, int across, int down, uint8_t *spare) {
     int64_t line_bytes = (int64_t)image->width * image->channels;
     int reach = across / 2, channels = image->channels;
-    size_t margin = (size_t)reach * (size_t)channels, line = (size_t)line_bytes;
-    float *padded = malloc((2 * line + 2 * margin + (size_t)across + (size_t)down) * sizeof(float));
+    size_t margin = (size_t)reach * (size_t)channels, count = (size_t)line_bytes;
+    uint16_t *padded = calloc(3 * count + 2 * margin + (size_t)across + (size_t)down, sizeof *padded);
     if (!padded)
         return 0;
-    float *middle = padded + margin, *sums = middle + line + margin, *of_columns = sums + line, *of_lines = of_columns + across;
-    find_weights(of_columns, across, sigma);
-    find_weights(of_lines, down, sigma);
-    memcpy(spare, image->pixels, line * (size_t)image->height);
+    uint16_t *middle = padded + margin, *totals = middle + count + margin, *sums = totals + count;
+    uint16_t *of_columns = sums + count, *of_lines = of_columns + across;
+    int column_bits = find_weights(of_columns, across, sigma), line_bits = find_weights(of_lines, down, sigma);
+    memcpy(spare, image->pixels, count * (size_t)image->height);
     for (int y = 0; y < image->height; y++) {
-        memset(middle, 0, line * sizeof(float));
-        for (int tap = 0; tap < down; tap++)
-            add_bytes_times(middle, spare + reflected(y + tap - down / 2, image->height) * line_bytes, of_lines[tap], line_bytes);
+        Line line = {line_bytes, middle, sums, 0};
+        memset(middle, 0, count * sizeof *middle);
+        for (int tap = 0; tap < down; tap++) {
+            if (of_lines[tap])
+                add_bytes(&line, spare + reflected(y + tap - down / 2, image->height) * line_bytes, of_lines[tap]);
+            if (line.taps == MOST_TAPS || tap == down - 1)
+                add_sums(&line, line_bits);
+        }
         for (int x = 1; x <= reach; x++) {
             int64_t left = (int64_t)x * channels, last = (int64_t)(image->width - 1) * channels;
-            memcpy(middle - left, middle + left, (size_t)channels * sizeof(float));
-            memcpy(middle + last + left, middle + last - left, (size_t)channels * sizeof(float));
+            memcpy(middle - left, middle + left, (size_t)channels * sizeof *middle);
+            memcpy(middle + last + left, middle + last - left, (size_t)channels * sizeof *middle);
         }
-        sum_across(padded, of_columns, across, channels, line_bytes, sums, image->pixels + y * line_bytes);
+        line.totals = totals;
+        memset(totals, 0, count * sizeof *totals);
+        for (int tap = 0; tap < across; tap++) {
+            if (of_columns[tap])
+                add_levels(&line, padded + (int64_t)tap * channels, of_columns[tap]);
+            if (line.taps == MOST_TAPS || tap == across - 1)
+                add_sums(&line, column_bits);
+        }
+        uint8_t *out = image->pixels + y * line_bytes;
+        for (int64_t i = 0; i < line_bytes; i++)
+            out[i] = (uint8_t)((totals[i] + (1 << (LEVEL_BITS - 1))) >> LEVEL_BITS);
     }
     free(padded);
     return 1;

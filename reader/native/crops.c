@@ -6,19 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "neon.h"
 #include "resample.h"
 #include "threads.h"
-
-#if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__) && !defined(PIXPACK_PLAIN_C)
-#define HAS_AVX2 1
-#include <immintrin.h>
-#endif
 
 enum { IS_CUBIC = 1, IS_MIRRORED = 2, IS_TURNED = 4, IS_NEAREST = 8 };
 /* Of windows, which may reach beyond the resized box: keeps sums of them within an integer. */
 #define MOST_PLACE (1 << 30)
 #define MOST_CHANNELS 4
+/* Pixels that are mirrored at once. */
+#define STRIP 512
 
 /* One row of the table, as compiled.py writes it: offset and size of the image, the box in it, the size that the box is resized to, the
  * window in the resized box, which may reach beyond it, and the byte of out where the crop begins. Boxes and windows are half-open. */
@@ -50,49 +46,37 @@ const char crops_doc[] =
     "channel, beyond the resized box. False: there is no memory, or a box is too large for this. Raises ValueError where a row of the\n"
     "table is outside of its image, of pixels or of out.";
 
-#ifdef HAS_AVX2
-/* Mirrors sixteen pixels at a time, from the line's start: a line that is read backward is not prefetched and takes twice as long.
- * Bytes of a, b and c become the first, second and third sixteen. Returns how many pixels at the line's start remain. */
-__attribute__((target("avx2"))) static int64_t mirror_rgb_avx2(const uint8_t *from, uint8_t *to, int64_t pixels) {
-    const __m128i c_first = _mm_setr_epi8(13, 14, 15, 10, 11, 12, 7, 8, 9, 4, 5, 6, 1, 2, 3, -1);
-    const __m128i b_first = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 14);
-    const __m128i c_second = _mm_setr_epi8(-1, 0, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
-    const __m128i b_second = _mm_setr_epi8(15, -1, 11, 12, 13, 8, 9, 10, 5, 6, 7, 2, 3, 4, -1, 0);
-    const __m128i a_second = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 15, -1);
-    const __m128i b_third = _mm_setr_epi8(1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
-    const __m128i a_third = _mm_setr_epi8(-1, 12, 13, 14, 9, 10, 11, 6, 7, 8, 3, 4, 5, 0, 1, 2);
-    int64_t left = pixels % 16;
-    for (int64_t at = left; at < pixels; at += 16) {
-        const __m128i *source = (const __m128i *)(from + 3 * at);
-        __m128i *made = (__m128i *)(to + 3 * (pixels - 16 - at));
-        __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1), c = _mm_loadu_si128(source + 2);
-        __m128i second = _mm_or_si128(_mm_shuffle_epi8(b, b_second), _mm_shuffle_epi8(a, a_second));
-        _mm_storeu_si128(made, _mm_or_si128(_mm_shuffle_epi8(c, c_first), _mm_shuffle_epi8(b, b_first)));
-        _mm_storeu_si128(made + 1, _mm_or_si128(second, _mm_shuffle_epi8(c, c_second)));
-        _mm_storeu_si128(made + 2, _mm_or_si128(_mm_shuffle_epi8(b, b_third), _mm_shuffle_epi8(a, a_third)));
+/* Mirrors pixels of three bytes, each with the byte before it, which the next one overwrites. */
+static void mirror_rgb(const uint8_t *restrict from, uint8_t *restrict to, int64_t pixels) {
+    enum { AT_ONCE = 8 };
+    int64_t i = 1, left = pixels - 1;
+    memcpy(to + 3 * left, from, 3);
+    for (; left > AT_ONCE; i += AT_ONCE, left -= AT_ONCE) {
+        uint32_t words[AT_ONCE];
+        for (int n = 0; n < AT_ONCE; n++)
+            memcpy(words + n, from + 3 * (i + n) - 1, 4);
+        for (int n = 0; n < AT_ONCE; n++)
+            memcpy(to + 3 * (left - 1 - n) - 1, words + n, 4);
     }
-    return left;
+    for (; left > 0; i++, left--)
+        memcpy(to + 3 * (left - 1), from + 3 * i, 3);
 }
-#endif
 
+/* Mirrors a line, a strip after the other within the core's cache: memory that is written backward takes twice as long. */
 static void mirror_line(const uint8_t *from, uint8_t *to, int64_t pixels, int channels) {
-    int64_t left = pixels;
-#ifdef HAS_AVX2
-    if (channels == 3 && __builtin_cpu_supports("avx2"))
-        left = mirror_rgb_avx2(from, to, pixels);
-#elif defined(HAS_NEON)
-    if (channels == 3)
-        left = mirror_rgb_neon(from, to, pixels);
-#endif
-    if (channels == 1)
-        for (int64_t i = 0; i < pixels; i++)
-            to[pixels - 1 - i] = from[i];
-    else if (channels == 3)
-        for (int64_t i = 0; i < left; i++)
-            memcpy(to + 3 * (pixels - 1 - i), from + 3 * i, 3);
-    else
-        for (int64_t i = 0; i < pixels; i++)
-            memcpy(to + 4 * (pixels - 1 - i), from + 4 * i, 4);
+    uint8_t strip[STRIP * MOST_CHANNELS];
+    for (int64_t count; pixels > 0; pixels -= count, from += count * channels) {
+        count = pixels < STRIP ? pixels : STRIP;
+        if (channels == 1)
+            for (int64_t i = 0; i < count; i++)
+                strip[count - 1 - i] = from[i];
+        else if (channels == 3)
+            mirror_rgb(from, strip, count);
+        else
+            for (int64_t i = 0; i < count; i++)
+                memcpy(strip + 4 * (count - 1 - i), from + 4 * i, 4);
+        memcpy(to + (pixels - count) * channels, strip, (size_t)(count * channels));
+    }
 }
 
 static void copy_lines(const uint8_t *from, int64_t from_stride, const Target *to, int channels, int is_mirrored) {
@@ -109,29 +93,16 @@ static void copy_lines(const uint8_t *from, int64_t from_stride, const Target *t
             memcpy(out, from, line_bytes);
 }
 
-/* Mirrors what is made while it is still in the core's cache. Returns 0 if out of memory. */
-static int mirror_lines(const Target *to, int channels) {
-    size_t line_bytes = (size_t)to->width * (size_t)channels;
-    uint8_t *line = malloc(line_bytes), *out = to->at;
-    if (!line)
-        return 0;
-    for (int64_t n = 0; n < to->height; n++, out += to->stride) {
-        memcpy(line, out, line_bytes);
-        mirror_line(line, out, to->width, channels);
-    }
-    free(line);
-    return 1;
-}
-
 /* Takes the pixel of the box that is under each new pixel's center. */
 static void take_nearest(const uint8_t *box, int64_t stride, const Crop *crop, int64_t top, int64_t left, const Target *to, int channels) {
-    uint8_t *line = to->at;
+    int64_t step = crop->flags & IS_MIRRORED ? -channels : channels;
+    uint8_t *line = crop->flags & IS_MIRRORED ? to->at + (to->width - 1) * channels : to->at;
     for (int64_t y = 0; y < to->height; y++, line += to->stride) {
         const uint8_t *from = box + (2 * (top + y) + 1) * (crop->y1 - crop->y0) / (2 * crop->height) * stride;
         for (int64_t x = 0; x < to->width; x++) {
             const uint8_t *pixel = from + (2 * (left + x) + 1) * (crop->x1 - crop->x0) / (2 * crop->width) * channels;
             for (int c = 0; c < channels; c++)
-                line[x * channels + c] = pixel[c];
+                line[x * step + c] = pixel[c];
         }
     }
 }
@@ -173,7 +144,7 @@ static int make_crop(const void *given, int64_t n) {
     }
     if (crop->flags & IS_NEAREST) {
         take_nearest(box, stride, crop, top, left, &to, channels);
-        return !is_mirrored || mirror_lines(&to, channels);
+        return 1;
     }
     Picture picture = {box, job->pixels + job->size, (size_t)stride, channels};
     Wanted wanted = {
@@ -186,8 +157,9 @@ static int make_crop(const void *given, int64_t n) {
         .y0 = (int)top,
         .y1 = (int)bottom,
         .filter = crop->flags & IS_CUBIC ? BICUBIC : BILINEAR,
+        .is_mirrored = is_mirrored,
     };
-    return picture_resize(&picture, &wanted, to.at, (long)to.stride) && (!is_mirrored || mirror_lines(&to, channels));
+    return picture_resize(&picture, &wanted, to.at, (long)to.stride);
 }
 
 static int is_span(int64_t start, int64_t stop) {

@@ -16,7 +16,7 @@
 #include "resample.h"
 
 /* Version of the functions and their behavior, which __init__.py compares: a build of other sources is not used. */
-#define INTERFACE 28
+#define INTERFACE 29
 
 #define TEXT(version) #version
 #define TEXT_OF(version) TEXT(version)
@@ -205,8 +205,6 @@ static PyMethodDef methods[] = {
 };
 
 static int complete(PyObject *module) {
-    if (!HAS_FUSED && PyObject_DelAttrString(module, "augment"))
-        return -1;
     return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) || PyModule_AddStringConstant(module, "HEADERS", HEADERS) ? -1 : 0;
 }
 

@@ -61,20 +61,4 @@ void down_neon(const int16_t *weights, uint8_t *const *lines, int count, int pre
         vst1q_u8(out + i, vcombine_u8(low, high));
     }
 }
-
-static inline uint8x16_t reversed(uint8x16_t bytes) {
-    uint8x16_t halves = vrev64q_u8(bytes);
-    return vextq_u8(halves, halves, 8);
-}
-
-int64_t mirror_rgb_neon(const uint8_t *from, uint8_t *to, int64_t pixels) {
-    int64_t left = pixels % 16;
-    for (int64_t at = left; at < pixels; at += 16) {
-        uint8x16x3_t channels = vld3q_u8(from + 3 * at);
-        for (int c = 0; c < 3; c++)
-            channels.val[c] = reversed(channels.val[c]);
-        vst3q_u8(to + 3 * (pixels - 16 - at), channels);
-    }
-    return left;
-}
 #endif

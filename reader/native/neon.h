@@ -1,4 +1,4 @@
-/* What resample.c and crops.c do, with the vector instructions of ARM: the same results. */
+/* What resample.c does, with the vector instructions of ARM: the same results. */
 
 #ifndef PIXPACK_NEON_H
 #define PIXPACK_NEON_H
@@ -18,9 +18,6 @@ void across_neon(const Axis *axis, int pixel_bytes, uint8_t *const in[LINES], ui
 
 /* Makes one output line of `count` lines, in sixteens: up to 15 bytes past size are written. */
 void down_neon(const int16_t *weights, uint8_t *const *lines, int count, int precision, uint8_t *out, int size);
-
-/* Mirrors pixels of three bytes; returns how many at the line's start remain. */
-int64_t mirror_rgb_neon(const uint8_t *from, uint8_t *to, int64_t pixels);
 #endif
 
 #endif

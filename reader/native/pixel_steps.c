@@ -6,20 +6,41 @@
 #include <string.h>
 
 #define LEVELS 256
-/* Pixels per pass, as float32 per channel: they stay in the L1 cache. */
-#define STRIP 512
+/* Pixels per pass: what is made of them stays in the L1 cache. */
+#define STRIP 1024
 /* Weights of red, green and blue in gray, as in pixel_ops.py. */
 #define OF_RED 0.2989f
 #define OF_GREEN 0.587f
 #define OF_BLUE 0.114f
+/* Where a word that a pixel is copied to has its channels. */
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+enum { RED = 24, GREEN = 16, BLUE = 8 };
+#else
+enum { RED = 0, GREEN = 8, BLUE = 16 };
+#endif
+/* Changes pixels, a word each, as a step of this number does. */
+typedef void (*Change)(uint32_t *words, int count, float number);
 
+/* Floats of red, green and blue. */
 typedef struct {
     float red[STRIP], green[STRIP], blue[STRIP];
 } Strip;
 
-static inline uint8_t level_of(float value) {
+static inline float within(float value) {
     value = value > 0.0f ? value : 0.0f;
-    return (uint8_t)(int)(value < 255.0f ? value : 255.0f);
+    return value < 255.0f ? value : 255.0f;
+}
+
+static inline uint8_t level_of(float value) {
+    return (uint8_t)(int)within(value);
+}
+
+static inline float larger(float a, float b) {
+    return a > b ? a : b;
+}
+
+static inline float smaller(float a, float b) {
+    return a < b ? a : b;
 }
 
 static int64_t bytes_of(const Image *image) {
@@ -40,9 +61,15 @@ static void look_up(const Image *image, uint8_t tables[3][LEVELS]) {
         }
 }
 
-/* The same with one table for all channels. */
+/* The same with one table for all channels, eight levels at a time: they are written at once. */
 static void look_up_all(const Image *image, const uint8_t table[LEVELS]) {
-    for (uint8_t *at = image->pixels, *end = at + bytes_of(image); at < end; at++)
+    uint8_t *at = image->pixels, *end = at + bytes_of(image), made[8];
+    for (; end - at >= 8; at += 8) {
+        for (int i = 0; i < 8; i++)
+            made[i] = table[at[i]];
+        memcpy(at, made, 8);
+    }
+    for (; at < end; at++)
         *at = table[*at];
 }
 
@@ -60,143 +87,144 @@ static void count_levels(const Image *image, int32_t counts[3][LEVELS]) {
         }
 }
 
-FUSED static void load_strip(Strip *strip, const uint8_t *pixels, int count) {
-    for (int i = 0; i < count; i++) {
-        strip->red[i] = pixels[3 * i];
-        strip->green[i] = pixels[3 * i + 1];
-        strip->blue[i] = pixels[3 * i + 2];
+static inline float level_in(uint32_t word, int channel) {
+    return (float)(int)(word >> channel & 255);
+}
+
+static inline float gray_of(uint32_t word) {
+    return (float)(int)(level_in(word, RED) * OF_RED + level_in(word, GREEN) * OF_GREEN + level_in(word, BLUE) * OF_BLUE);
+}
+
+static inline uint32_t word_of(uint32_t red, uint32_t green, uint32_t blue) {
+    return red << RED | green << GREEN | blue << BLUE;
+}
+
+/* Loads words that a pixel begins; the last is not read beyond. */
+static void load_words(const uint8_t *pixels, int count, uint32_t *words) {
+    for (int i = 0; i < count - 1; i++)
+        memcpy(words + i, pixels + 3 * i, 4);
+    memcpy(words + count - 1, pixels + 3 * (count - 1), 3);
+}
+
+/* Writes pixels of three bytes; the fourth of each but the last is overwritten by the next. */
+static void store_words(const uint32_t *words, int count, uint8_t *pixels) {
+    for (int i = 0; i < count - 1; i++)
+        memcpy(pixels + 3 * i, words + i, 4);
+    memcpy(pixels + 3 * (count - 1), words + count - 1, 3);
+}
+
+static int strip_at(const Image *image, int64_t start) {
+    int64_t left = (int64_t)image->height * image->width - start;
+    return left < STRIP ? (int)left : STRIP;
+}
+
+/* Changes pixels of three channels; a single one has no color. */
+static void change_colors(const Image *image, Change change, float number) {
+    uint32_t words[STRIP] = {0};
+    int64_t start = 0;
+    for (int count; image->channels == 3 && (count = strip_at(image, start)) > 0; start += count) {
+        load_words(image->pixels + 3 * start, count, words);
+        change(words, count, number);
+        store_words(words, count, image->pixels + 3 * start);
     }
 }
 
-FUSED static void store_strip(const Strip *strip, uint8_t *pixels, int count) {
-    for (int i = 0; i < count; i++) {
-        pixels[3 * i] = level_of(strip->red[i]);
-        pixels[3 * i + 1] = level_of(strip->green[i]);
-        pixels[3 * i + 2] = level_of(strip->blue[i]);
-    }
-}
-
-FUSED static void gray_of_strip(const Strip *strip, float *gray, int count) {
-    for (int i = 0; i < count; i++) {
-        float sum = SUM_OF(strip->blue[i], OF_BLUE, SUM_OF(strip->green[i], OF_GREEN, strip->red[i] * OF_RED));
-        gray[i] = (float)(int)sum;
-    }
-}
-
-FUSED static float mean_gray(const Image *image) {
-    int64_t pixels = (int64_t)image->height * image->width, sum = 0;
+static float mean_gray(const Image *image) {
+    int64_t start = 0, sum = 0, bytes = bytes_of(image);
+    uint32_t words[STRIP] = {0};
     if (image->channels == 1)
-        for (int64_t i = 0; i < pixels; i++)
-            sum += image->pixels[i];
-    else {
-        Strip strip;
-        float gray[STRIP];
-        for (int64_t start = 0; start < pixels; start += STRIP) {
-            int count = pixels - start < STRIP ? (int)(pixels - start) : STRIP, of_strip = 0;
-            load_strip(&strip, image->pixels + 3 * start, count);
-            gray_of_strip(&strip, gray, count);
+        for (; start < bytes; start++)
+            sum += image->pixels[start];
+    else
+        for (int count; (count = strip_at(image, start)) > 0; start += count) {
+            int of_strip = 0;
+            load_words(image->pixels + 3 * start, count, words);
             for (int i = 0; i < count; i++)
-                of_strip += (int)gray[i];
+                of_strip += (int)gray_of(words[i]);
             sum += of_strip;
         }
-    }
-    return (float)((double)sum / (double)pixels);
+    return (float)((double)sum / (double)((int64_t)image->height * image->width));
 }
 
-FUSED static void mix_with_gray(const Image *image, float factor) {
-    int64_t pixels = (int64_t)image->height * image->width;
-    float of_gray = 1.0f - factor, gray[STRIP];
-    Strip strip;
-    for (int64_t start = 0; start < pixels; start += STRIP) {
-        int count = pixels - start < STRIP ? (int)(pixels - start) : STRIP;
-        uint8_t *at = image->pixels + 3 * start;
-        load_strip(&strip, at, count);
-        gray_of_strip(&strip, gray, count);
-        for (int i = 0; i < count; i++) {
-            strip.red[i] = SUM_OF(gray[i], of_gray, strip.red[i] * factor);
-            strip.green[i] = SUM_OF(gray[i], of_gray, strip.green[i] * factor);
-            strip.blue[i] = SUM_OF(gray[i], of_gray, strip.blue[i] * factor);
-        }
-        store_strip(&strip, at, count);
-    }
-}
-
-FUSED static void make_gray(const Image *image) {
-    int64_t pixels = (int64_t)image->height * image->width;
-    Strip strip;
-    for (int64_t start = 0; start < pixels && image->channels == 3; start += STRIP) {
-        int count = pixels - start < STRIP ? (int)(pixels - start) : STRIP;
-        uint8_t *at = image->pixels + 3 * start;
-        load_strip(&strip, at, count);
-        gray_of_strip(&strip, strip.red, count);
-        memcpy(strip.green, strip.red, sizeof strip.red);
-        memcpy(strip.blue, strip.red, sizeof strip.red);
-        store_strip(&strip, at, count);
-    }
-}
-
-static inline float fraction_of(float value) {
-    return value - (float)(int)value;
-}
-
-/* One channel of a color after a hue rotation, in sixths of a turn. */
-static inline float turned(float value, float spread, float sixths) {
-    sixths = fraction_of(sixths) * 6.0f;
-    float other = 4.0f - sixths, least = sixths < other ? sixths : other;
-    least = least > 0.0f ? least : 0.0f;
-    least = least < 1.0f ? least : 1.0f;
-    return (value - spread * least) * (float)(256 - 1e-3);
-}
-
-FUSED static void turn_strip(Strip *strip, float shift, int count) {
+static void make_gray(uint32_t *words, int count, float unused) {
+    (void)unused;
     for (int i = 0; i < count; i++) {
-        float r = strip->red[i] * (float)(1.0 / 255), g = strip->green[i] * (float)(1.0 / 255), b = strip->blue[i] * (float)(1.0 / 255);
-        float value = r > g ? r : g, low = r < g ? r : g;
-        value = value > b ? value : b;
-        low = low < b ? low : b;
-        float spread = value - low, least = spread > 1.0f / 1024 ? spread : 1.0f / 1024;
-        float red = (value - r) / least, green = (value - g) / least, blue = (value - b) / least;
-        float of_green = 2.0f + red - blue, of_blue = 4.0f + green - red;
-        float turn = r == value ? blue - green : g == value ? of_green : of_blue;
-        turn = fraction_of(turn * (float)(1.0 / 6) + shift);
-        strip->red[i] = turned(value, spread, turn + (float)(5.0 / 6));
-        strip->green[i] = turned(value, spread, turn + (float)(3.0 / 6));
-        strip->blue[i] = turned(value, spread, turn + (float)(1.0 / 6));
+        uint32_t gray = (uint32_t)(int)gray_of(words[i]);
+        words[i] = word_of(gray, gray, gray);
     }
 }
 
-FUSED static void turn_colors(const Image *image, float share) {
-    int64_t pixels = (int64_t)image->height * image->width;
+/* Levels of a strip, which are within 0 to 255. In a loop of its own: compilers make one of floats alone half as long. */
+static void levels_of(const Strip *strip, int count, uint32_t *words) {
+    for (int i = 0; i < count; i++)
+        words[i] = word_of((uint32_t)(int)strip->red[i], (uint32_t)(int)strip->green[i], (uint32_t)(int)strip->blue[i]);
+}
+
+static void mix_with_gray(uint32_t *words, int count, float factor) {
     Strip strip;
-    for (int64_t start = 0; start < pixels && image->channels == 3; start += STRIP) {
-        int count = pixels - start < STRIP ? (int)(pixels - start) : STRIP;
-        uint8_t *at = image->pixels + 3 * start;
-        load_strip(&strip, at, count);
-        turn_strip(&strip, share + 1.0f, count);
-        store_strip(&strip, at, count);
+    for (int i = 0; i < count; i++) {
+        uint32_t word = words[i];
+        float gray = gray_of(word) * (1.0f - factor);
+        strip.red[i] = within(level_in(word, RED) * factor + gray);
+        strip.green[i] = within(level_in(word, GREEN) * factor + gray);
+        strip.blue[i] = within(level_in(word, BLUE) * factor + gray);
     }
+    levels_of(&strip, count, words);
 }
 
-/* Blends one inner line with its smoothed version; from: the image before the step. */
-FUSED static void sharpen_line(const uint8_t *from, uint8_t *to, int64_t stride, int step, int64_t count, float of_smooth) {
-    const uint8_t *above = from - stride, *below = from + stride;
-    for (int64_t i = 0; i < count; i++) {
-        int sum = above[i - step] + above[i] + above[i + step] + from[i - step] + 5 * from[i] + from[i + step] + below[i - step] +
-                  below[i] + below[i + step];
-        float middle = from[i], smooth = rintf((float)sum / 13.0f);
-        to[i] = level_of((smooth - middle) * of_smooth + middle);
+/* One channel of a color whose hue is turned, by how far on the circle of colors it is away from where this channel is the largest. */
+static inline float turned(float value, float spread, float away) {
+    float less = smaller(larger(2.0f * spread - away, 0.0f), spread);
+    /* torch's factor for floats from 0 to 1 */
+    return (value - less) * (float)((256 - 1e-3) / 255);
+}
+
+/* Turns hues by a share of the circle, which is six times as long as the spread of a color's channels. */
+static void turn_colors(uint32_t *words, int count, float share) {
+    Strip strip;
+    float sixths = 6.0f * (share < 0.0f ? share + 1.0f : share);
+    for (int i = 0; i < count; i++) {
+        uint32_t word = words[i];
+        float r = level_in(word, RED), g = level_in(word, GREEN), b = level_in(word, BLUE);
+        float value = larger(larger(r, g), b), spread = value - smaller(smaller(r, g), b), circle = 6.0f * spread;
+        float of_green = 2.0f * spread + b - r, of_blue = 4.0f * spread + r - g;
+        float hue = g == value ? of_green : of_blue;
+        hue = r == value ? g - b : hue;
+        /* from one spread below 0, which is as far away from all, to the circle */
+        float place = hue + spread * sixths, before = place - circle;
+        place = before >= 0.0f ? before : place;
+        float of_g = fabsf(place - 5.0f * spread), of_b = fabsf(place - spread);
+        strip.red[i] = turned(value, spread, fabsf(place - 3.0f * spread));
+        strip.green[i] = turned(value, spread, smaller(of_g, circle - of_g));
+        strip.blue[i] = turned(value, spread, smaller(of_b, circle - of_b));
     }
+    levels_of(&strip, count, words);
+}
+
+/* Blends inner pixels of a line with their smoothed versions; from: the image before the step. */
+static void sharpen_line(const uint8_t *from, uint8_t *to, int64_t stride, int64_t step, int64_t count, float of_smooth) {
+    const uint8_t *above = from - stride, *below = from + stride;
+    float made[STRIP];
+    for (int64_t i = 0; i < count; i++) {
+        uint16_t sum = (uint16_t)(above[i - step] + above[i] + above[i + step] + from[i - step] + 5 * from[i] + from[i + step] +
+                                  below[i - step] + below[i] + below[i + step]);
+        /* rounded: 13 parts are never half a level */
+        int16_t smooth = (int16_t)((uint16_t)(sum + 6) / 13);
+        made[i] = within((float)(int16_t)(smooth - from[i]) * of_smooth + (float)from[i]);
+    }
+    for (int64_t i = 0; i < count; i++)
+        to[i] = (uint8_t)(int)made[i];
 }
 
 static void sharpen(const Image *image, float factor, uint8_t *spare) {
     if (image->height <= 2 || image->width <= 2)
         return;
-    int64_t stride = (int64_t)image->width * image->channels;
+    int64_t stride = (int64_t)image->width * image->channels, end = stride - image->channels;
     memcpy(spare, image->pixels, (size_t)bytes_of(image));
-    for (int64_t line = 1; line < image->height - 1; line++) {
-        int64_t at = line * stride + image->channels;
-        sharpen_line(spare + at, image->pixels + at, stride, image->channels, stride - 2 * image->channels, 1.0f - factor);
-    }
+    for (int64_t line = stride; line < bytes_of(image) - stride; line += stride)
+        for (int64_t at = image->channels; at < end; at += STRIP)
+            sharpen_line(spare + line + at, image->pixels + line + at, stride, image->channels, end - at < STRIP ? end - at : STRIP,
+                         1.0f - factor);
 }
 
 static void stretch(const Image *image) {
@@ -234,29 +262,28 @@ static void equalize(const Image *image) {
     look_up(image, tables);
 }
 
-/* The new level for a given level, for steps that depend on it alone. */
-FUSED static uint8_t single(int step, float number, float mean, int level) {
+/* The new level for a given level, for steps that depend on it alone; mean: of gray. */
+static uint8_t single(int step, float number, float mean, int level) {
     int given = (int)number;
     switch (step) {
     case BRIGHTER:
         return level_of((float)level * number);
     case CONTRASTED:
-        return level_of(SUM_OF(mean, 1.0f - number, (float)level * number));
+        return level_of((float)level * number + mean * (1.0f - number));
     case POSTERIZED:
         return (uint8_t)(level & (256 - (1 << (8 - given))));
     case SOLARIZED:
         return (uint8_t)((float)level >= number ? 255 - level : level);
     case ADDED:
         return (uint8_t)(level >= 128 ? level : level + given < 255 ? level + given : 255);
-    case INVERTED:
-        return (uint8_t)(255 - level);
     default:
-        return (uint8_t)level;
+        return (uint8_t)(255 - level);
     }
 }
 
 void pixel_step(const Image *image, int step, float number, uint8_t *spare) {
     uint8_t table[LEVELS];
+    float mean = 0.0f;
     switch (step) {
     case UNCHANGED:
         return;
@@ -270,18 +297,17 @@ void pixel_step(const Image *image, int step, float number, uint8_t *spare) {
         equalize(image);
         return;
     case GRAY:
-        make_gray(image);
+        change_colors(image, make_gray, number);
         return;
     case HUE:
-        turn_colors(image, number);
+        change_colors(image, turn_colors, number);
         return;
     case COLORED:
-        /* a single channel is its own gray */
-        if (image->channels == 3)
-            mix_with_gray(image, number);
+        change_colors(image, mix_with_gray, number);
         return;
+    case CONTRASTED:
+        mean = mean_gray(image);
     }
-    float mean = step == CONTRASTED ? mean_gray(image) : 0.0f;
     for (int i = 0; i < LEVELS; i++)
         table[i] = single(step, number, mean, i);
     look_up_all(image, table);

@@ -1,21 +1,10 @@
-/* Steps that change the levels of one image in place: float32 arithmetic on uint8, within a level of torch's kernels. */
+/* Steps that change the levels of one image in place, within a level of torch's kernels. Plain C: compilers make vector instructions
+ * of it that every processor has. */
 
 #ifndef PIXPACK_PIXEL_STEPS_H
 #define PIXPACK_PIXEL_STEPS_H
 
 #include <stdint.h>
-
-#if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__) && !defined(PIXPACK_PLAIN_C)
-/* wide registers, and a product and a sum rounded once: blurs and warps take two thirds of the time; without them torch does the steps */
-#define FUSED __attribute__((target("avx2,fma")))
-#define HAS_FUSED (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-#define SUM_OF(a, b, c) fmaf(a, b, c)
-#else
-#define FUSED
-#define HAS_FUSED 1
-/* fmaf is a call of a function where the processor has no such instruction */
-#define SUM_OF(a, b, c) ((a) * (b) + (c))
-#endif
 
 /* Interleaved pixels of 1 or 3 channels. */
 typedef struct {

@@ -65,8 +65,9 @@ static int weigh(double *weights, int *start, int output, int source, int output
     return last - first;
 }
 
-/* Computes the coefficients of outputs [from, to). The precision depends on all outputs, including those outside the crop. */
-static int axis_init(Axis *axis, int source, int outputs, int filter, int from, int to) {
+/* Computes the coefficients of outputs [from, to), the last first where they are mirrored. The precision depends on all outputs, including
+ * those outside the crop. */
+static int axis_init(Axis *axis, int source, int outputs, int filter, int from, int to, int is_mirrored) {
     double spread = source > outputs ? (double)source / outputs : 1.0, largest = 0.0;
     int most = (int)ceil(support_of(filter) * spread) * 2 + 1, kept = to - from;
     axis->outputs = kept;
@@ -83,8 +84,9 @@ static int axis_init(Axis *axis, int source, int outputs, int filter, int from, 
     for (int i = 0; i < outputs; i++) {
         int start, count = weigh(exact + (size_t)i * most, &start, i, source, outputs, filter);
         if (i >= from && i < to) {
-            axis->starts[i - from] = start;
-            axis->counts[i - from] = count;
+            int place = is_mirrored ? to - 1 - i : i - from;
+            axis->starts[place] = start;
+            axis->counts[place] = count;
             axis->most = count > axis->most ? count : axis->most;
         }
         for (int n = 0; n < count; n++)
@@ -94,7 +96,7 @@ static int axis_init(Axis *axis, int source, int outputs, int filter, int from, 
         axis->precision++;
     for (int i = 0; i < kept; i++)
         for (int n = 0; n < axis->counts[i]; n++) {
-            double weight = exact[(size_t)(i + from) * most + n] * (1 << axis->precision);
+            double weight = exact[(size_t)(is_mirrored ? to - 1 - i : i + from) * most + n] * (1 << axis->precision);
             axis->weights[(size_t)i * axis->taps + n] = (int16_t)(int)(weight < 0 ? weight - 0.5 : weight + 0.5);
         }
     free(exact);
@@ -111,11 +113,12 @@ int resampler_init(Resampler *self, const Wanted *wanted, uint8_t *out, long out
         wanted->x0 >= wanted->x1 || wanted->y0 < 0 || wanted->y1 > wanted->height || wanted->y0 >= wanted->y1)
         return 0;
     Axis *across = &self->across, *down = &self->down;
-    if (!axis_init(across, wanted->source_width, wanted->width, wanted->filter, wanted->x0, wanted->x1) ||
-        !axis_init(down, wanted->source_height, wanted->height, wanted->filter, wanted->y0, wanted->y1))
+    if (!axis_init(across, wanted->source_width, wanted->width, wanted->filter, wanted->x0, wanted->x1, wanted->is_mirrored) ||
+        !axis_init(down, wanted->source_height, wanted->height, wanted->filter, wanted->y0, wanted->y1, 0))
         return 0;
-    self->first_column = across->starts[0];
-    self->last_column = across->starts[across->outputs - 1] + across->counts[across->outputs - 1];
+    int first = wanted->is_mirrored ? across->outputs - 1 : 0, last = across->outputs - 1 - first;
+    self->first_column = across->starts[first];
+    self->last_column = across->starts[last] + across->counts[last];
     self->first_line = self->line = down->starts[0];
     self->last_line = down->starts[down->outputs - 1] + down->counts[down->outputs - 1];
     self->ring_lines = (down->taps < wanted->source_height ? down->taps : wanted->source_height) + LINES;

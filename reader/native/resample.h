@@ -24,10 +24,10 @@ typedef struct {
 /* PIL.Image.Resampling */
 enum { LANCZOS = 1, BILINEAR = 2, BICUBIC = 3, BOX = 4 };
 
-/* The output: the picture is resized to width x height, of which [x0, x1) x [y0, y1) is kept, with this many channels. Lines have 3 bytes
- * per pixel where there are 3 channels, else 4, of which 1 or 4 channels are kept. */
+/* The output: the picture is resized to width x height, of which [x0, x1) x [y0, y1) is kept, with this many channels, mirrored at last. Lines
+ * have 3 bytes per pixel where there are 3 channels, else 4, of which 1 or 4 channels are kept. */
 typedef struct {
-    int source_width, source_height, width, height, x0, x1, y0, y1, filter, channels;
+    int source_width, source_height, width, height, x0, x1, y0, y1, filter, channels, is_mirrored;
 } Wanted;
 
 typedef struct {

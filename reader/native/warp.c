@@ -5,126 +5,141 @@
 #include <math.h>
 #include <string.h>
 
-#if (defined(__GNUC__) || defined(__clang__)) && defined(__x86_64__) && !defined(PIXPACK_PLAIN_C)
-#define HAS_AVX2 1
-#include <immintrin.h>
-#endif
-
 /* Points per pass. */
 #define STRIP 256
+/* Half of the numbers that have no fraction in float32: what is added to it and taken off again is rounded. */
+#define ROUNDING 12582912.0f
+/* The channels of a pixel in one number of 64 bits, which is weighted at once: 8 bits of a level and 13 of a weight fit in a lane. */
+enum { LANE = 21, WEIGHT_BITS = 13 };
+#define HALF_WEIGHTS ((uint64_t)1 << (WEIGHT_BITS - 1))
+#define HALVES (HALF_WEIGHTS | HALF_WEIGHTS << LANE | HALF_WEIGHTS << 2 * LANE)
 
+/* Source coordinates in pixels, of which none is more than two beyond the image. */
 typedef struct {
     float x[STRIP], y[STRIP];
 } Points;
+
+/* Of each point the source pixel, or the one left of it and above and the weights of the three others. */
+typedef struct {
+    int x[STRIP], y[STRIP], right[STRIP], below[STRIP], last[STRIP];
+} Places;
 
 static inline uint8_t level_of(float value) {
     value = value > 0.0f ? value : 0.0f;
     return (uint8_t)(int)(value < 255.0f ? value : 255.0f);
 }
 
-/* Computes the source coordinates of pixels [start, start + count) of a line, in pixels. */
-FUSED static void find_points(Points *points, const Image *image, const float grid[6], int line, int start, int count) {
+static inline float within(float value, float most) {
+    value = value > -2.0f ? value : -2.0f;
+    return value < most ? value : most;
+}
+
+/* Computes the source coordinates of pixels [start, start + count) of a line. */
+static void find_points(Points *points, const Image *image, const float grid[6], int line, int start, int count) {
     float half_width = (float)image->width / 2.0f, half_height = (float)image->height / 2.0f;
     float x0 = (float)(1 - image->width) * 0.5f + (float)start, y = (float)(1 - image->height) * 0.5f + (float)line;
+    float most_x = (float)(image->width + 1), most_y = (float)(image->height + 1);
     for (int i = 0; i < count; i++) {
         float x = x0 + (float)i;
-        float across = SUM_OF(grid[1], y, grid[0] * x) + grid[2], down = SUM_OF(grid[4], y, grid[3] * x) + grid[5];
-        points->x[i] = SUM_OF(across + 1.0f, half_width, -0.5f);
-        points->y[i] = SUM_OF(down + 1.0f, half_height, -0.5f);
+        float across = grid[0] * x + grid[1] * y + grid[2], down = grid[3] * x + grid[4] * y + grid[5];
+        points->x[i] = within((across + 1.0f) * half_width - 0.5f, most_x);
+        points->y[i] = within((down + 1.0f) * half_height - 0.5f, most_y);
     }
 }
 
-FUSED static void nearest_line(const Image *image, const uint8_t *from, const Points *points, uint8_t *out, int count, const uint8_t fill[3]) {
-    int channels = image->channels;
-    for (int i = 0; i < count; i++, out += channels) {
-        float x = rintf(points->x[i]), y = rintf(points->y[i]);
-        const uint8_t *pixel = fill;
-        if (x >= 0.0f && x < (float)image->width && y >= 0.0f && y < (float)image->height)
-            pixel = from + ((int64_t)y * image->width + (int64_t)x) * channels;
-        out[0] = pixel[0];
-        if (channels == 3) {
-            out[1] = pixel[1];
-            out[2] = pixel[2];
-        }
-    }
+static void round_to_places(const float *points, int *places, int count) {
+    for (int i = 0; i < count; i++)
+        places[i] = (int)(points[i] + ROUNDING - ROUNDING);
 }
 
-/* Returns the levels of a corner, or zeros outside the image. */
-static inline const uint8_t *corner(const Image *image, const uint8_t *from, int x, int y, float *is_inside) {
-    static const uint8_t beyond[4] = {0};
-    *is_inside = x >= 0 && x < image->width && y >= 0 && y < image->height;
-    return *is_inside ? from + ((int64_t)y * image->width + x) * image->channels : beyond;
-}
-
-/* Returns the weighted sum of four corners, added in torch's order. */
-FUSED static inline float sum_of(const float four[4], const float weights[4]) {
-    return SUM_OF(four[3], weights[3], SUM_OF(four[2], weights[2], SUM_OF(four[1], weights[1], four[0] * weights[0])));
-}
-
-#ifdef HAS_AVX2
-/* Reads four bytes: a pixel and one behind it. */
-FUSED static inline __m128 floats_at(const uint8_t *pixel) {
-    int32_t bytes;
-    memcpy(&bytes, pixel, sizeof bytes);
-    return _mm_cvtepi32_ps(_mm_cvtepu8_epi32(_mm_cvtsi32_si128(bytes)));
-}
-
-/* Writes three channels of a pixel between four corners, rounded as one channel after the other is. */
-FUSED static inline void mix_rgb(const uint8_t *const corners[4], const float weights[4], float share, const Fill *fill, uint8_t *out) {
-    __m128 made = _mm_mul_ps(floats_at(corners[0]), _mm_set1_ps(weights[0]));
-    for (int n = 1; n < 4; n++)
-        made = _mm_fmadd_ps(floats_at(corners[n]), _mm_set1_ps(weights[n]), made);
-    if (fill->is_given) {
-        __m128 levels = _mm_setr_ps(fill->levels[0], fill->levels[1], fill->levels[2], 0.0f);
-        made = _mm_add_ps(_mm_mul_ps(_mm_sub_ps(made, levels), _mm_set1_ps(share)), levels);
-    }
-    made = _mm_round_ps(made, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    made = _mm_min_ps(_mm_max_ps(made, _mm_setzero_ps()), _mm_set1_ps(255.0f));
-    __m128i words = _mm_cvttps_epi32(made), bytes = _mm_packus_epi16(_mm_packus_epi32(words, words), words);
-    int32_t pixel = _mm_cvtsi128_si32(bytes);
-    memcpy(out, &pixel, 3);
-}
-#endif
-
-FUSED static void bilinear_line(const Image *image, const uint8_t *from, const Points *points, uint8_t *out, int count, const Fill *fill) {
-    int64_t stride = (int64_t)image->width * image->channels;
+static void floor_to_places(const float *points, int *places, int count) {
     for (int i = 0; i < count; i++) {
-        float left = floorf(points->x[i]), top = floorf(points->y[i]);
-        float west = points->x[i] - left, east = 1.0f - west, north = points->y[i] - top, south = 1.0f - north;
-        float weights[4] = {south * east, south * west, north * east, north * west}, inside[4] = {1, 1, 1, 1};
-        const uint8_t *corners[4];
-        if (left >= 0.0f && left < (float)(image->width - 1) && top >= 0.0f && top < (float)(image->height - 1)) {
-            corners[0] = from + (int64_t)top * stride + (int64_t)left * image->channels;
-            corners[1] = corners[0] + image->channels;
-            corners[2] = corners[0] + stride;
-            corners[3] = corners[2] + image->channels;
-        } else {
-            /* further than one pixel outside the image no corner contributes */
-            int is_near = left >= -1.0f && left < (float)image->width && top >= -1.0f && top < (float)image->height;
-            int x = is_near ? (int)left : -2, y = is_near ? (int)top : -2;
-            for (int n = 0; n < 4; n++)
-                corners[n] = corner(image, from, x + n % 2, y + n / 2, inside + n);
-        }
-        float share = fill->is_given ? sum_of(inside, weights) : 1.0f;
-#ifdef HAS_AVX2
-        if (image->channels == 3) {
-            mix_rgb(corners, weights, share, fill, out);
-            out += 3;
+        int place = (int)points[i];
+        places[i] = place - ((float)place > points[i]);
+    }
+}
+
+static void weigh_corners(const Points *points, Places *places, int count) {
+    const float one = (float)(1 << WEIGHT_BITS);
+    for (int i = 0; i < count; i++) {
+        float west = points->x[i] - (float)places->x[i], north = (points->y[i] - (float)places->y[i]) * one;
+        float last = north * west;
+        places->last[i] = (int)last;
+        places->below[i] = (int)(north - last);
+        places->right[i] = (int)(west * one - last);
+    }
+}
+
+static inline int is_inside(int place, int side) {
+    return (unsigned)place < (unsigned)side;
+}
+
+/* Writes a pixel of three channels; the byte behind it too, where that is overwritten by the next. */
+static inline void copy_pixel(uint8_t *out, const uint8_t *pixel, int channels, int is_last) {
+    if (channels == 1)
+        *out = *pixel;
+    else
+        memcpy(out, pixel, is_last ? 3 : 4);
+}
+
+static void nearest_line(const Image *image, const uint8_t *from, const Places *places, uint8_t *out, int count, const uint8_t fill[4]) {
+    int channels = image->channels, width = image->width, height = image->height;
+    for (int i = 0; i < count; i++, out += channels) {
+        int x = places->x[i], y = places->y[i];
+        const uint8_t *pixel = is_inside(x, width) && is_inside(y, height) ? from + ((int64_t)y * width + x) * channels : fill;
+        copy_pixel(out, pixel, channels, i == count - 1);
+    }
+}
+
+/* Writes a pixel of which a corner may be outside of the image, where levels are 0. */
+static void write_edge(const Image *image, const uint8_t *from, float x, float y, const Fill *fill, uint8_t *out) {
+    float left = floorf(x), top = floorf(y), west = x - left, east = 1.0f - west, north = y - top, south = 1.0f - north;
+    float weights[4] = {south * east, south * west, north * east, north * west}, sums[3] = {0}, share = 0.0f;
+    for (int n = 0; n < 4; n++) {
+        int column = (int)left + n % 2, line = (int)top + n / 2;
+        if (!is_inside(column, image->width) || !is_inside(line, image->height))
             continue;
-        }
-#endif
-        for (int c = 0; c < image->channels; c++) {
-            float four[4] = {corners[0][c], corners[1][c], corners[2][c], corners[3][c]}, made = sum_of(four, weights);
-            if (fill->is_given)
-                made = (made - fill->levels[c]) * share + fill->levels[c];
-            *out++ = level_of(rintf(made));
-        }
+        share += weights[n];
+        for (int c = 0; c < image->channels; c++)
+            sums[c] += weights[n] * (float)from[((int64_t)line * image->width + column) * image->channels + c];
+    }
+    for (int c = 0; c < image->channels; c++)
+        out[c] = level_of(rintf(fill->is_given ? (sums[c] - fill->levels[c]) * share + fill->levels[c] : sums[c]));
+}
+
+static inline uint64_t lanes_of(const uint8_t *pixel, int channels) {
+    return channels == 1 ? pixel[0] : pixel[0] | (uint64_t)pixel[1] << LANE | (uint64_t)pixel[2] << 2 * LANE;
+}
+
+static void bilinear_line(const Image *image, const uint8_t *from, const Points *points, const Places *places, uint8_t *out, int count,
+                          const Fill *fill, const uint8_t beyond[4]) {
+    int channels = image->channels, width = image->width, height = image->height;
+    int64_t stride = (int64_t)width * channels;
+    for (int i = 0; i < count; i++, out += channels) {
+        int x = places->x[i], y = places->y[i];
+        if (is_inside(x, width - 1) && is_inside(y, height - 1)) {
+            uint64_t right = (uint64_t)places->right[i], below = (uint64_t)places->below[i], last = (uint64_t)places->last[i];
+            const uint8_t *corner = from + y * stride + (int64_t)x * channels;
+            uint64_t sum = ((1 << WEIGHT_BITS) - right - below - last) * lanes_of(corner, channels) + HALVES +
+                           right * lanes_of(corner + channels, channels) + below * lanes_of(corner + stride, channels) +
+                           last * lanes_of(corner + stride + channels, channels);
+            out[0] = (uint8_t)(sum >> WEIGHT_BITS);
+            if (channels == 3) {
+                out[1] = (uint8_t)(sum >> (LANE + WEIGHT_BITS));
+                out[2] = (uint8_t)(sum >> (2 * LANE + WEIGHT_BITS));
+            }
+        } else if (is_inside(x + 1, width + 1) && is_inside(y + 1, height + 1))
+            write_edge(image, from, points->x[i], points->y[i], fill, out);
+        else
+            copy_pixel(out, beyond, channels, 1);
     }
 }
 
 void warp(const Image *image, const float grid[6], int is_bilinear, const Fill *fill, uint8_t *spare) {
     Points points;
-    uint8_t beyond[3] = {0};
+    Places places;
+    void (*find_places)(const float *, int *, int) = is_bilinear ? floor_to_places : round_to_places;
+    uint8_t beyond[4] = {0};
     for (int c = 0; c < 3 && fill->is_given; c++)
         beyond[c] = level_of(rintf(fill->levels[c]));
     memcpy(spare, image->pixels, (size_t)image->height * (size_t)image->width * (size_t)image->channels);
@@ -133,9 +148,12 @@ void warp(const Image *image, const float grid[6], int is_bilinear, const Fill *
             int count = image->width - start < STRIP ? image->width - start : STRIP;
             uint8_t *out = image->pixels + ((int64_t)line * image->width + start) * image->channels;
             find_points(&points, image, grid, line, start, count);
-            if (is_bilinear)
-                bilinear_line(image, spare, &points, out, count, fill);
-            else
-                nearest_line(image, spare, &points, out, count, beyond);
+            find_places(points.x, places.x, count);
+            find_places(points.y, places.y, count);
+            if (is_bilinear) {
+                weigh_corners(&points, &places, count);
+                bilinear_line(image, spare, &points, &places, out, count, fill, beyond);
+            } else
+                nearest_line(image, spare, &places, out, count, beyond);
         }
 }
