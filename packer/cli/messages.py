@@ -133,12 +133,11 @@ def too_many_rejects(report: PackReport, allowed: str) -> str:
     )
 
 
-def next_step(report: PackReport) -> str:
-    """Write the lines of a program that trains from the store, or validates where its name says so."""
+def next_step(report: PackReport, images: str) -> str:
+    """Write the lines of a program that trains from the store, or validates where its name or that of IMAGES says so."""
     # of splits, what is trained on comes first
     store = next(iter(report.splits.values()), report)
-    roles = [ROLES[word] for word in re.findall("[a-z]+", os.path.basename(store.out).lower()) if word in ROLES]
-    is_train = not roles or min(roles) == ROLES["train"]
+    is_train = min(_roles(store.out) or _roles(images), default=ROLES["train"]) == ROLES["train"]
     what, name, shuffle = ("train from", "train", ", shuffle=True") if is_train else ("validate on", "val", "")
     # rows of several sizes are cropped to be one batch
     if store.has_own_sizes:
@@ -157,6 +156,12 @@ def next_step(report: PackReport) -> str:
             f"      {use}",
         ]
     )
+
+
+def _roles(path: str) -> list[int]:
+    """Return what the last name of a path says that it is for."""
+    words = re.findall("[a-z]+", os.path.basename(os.path.normpath(path)).lower())
+    return [ROLES[word] for word in words if word in ROLES]
 
 
 def _part_lines(report: PackReport) -> list[str]:

@@ -25,19 +25,30 @@ from packer.errors import Terminated
 
 
 @pytest.mark.parametrize(
-    ("out", "options", "loader"),
+    ("split", "out", "options", "loader"),
     [
-        ("out", "--size 32", "train, batch_size=256, shuffle=True, transform=transforms.RandomHorizontalFlip()"),
-        ("out", "--fit none", "train, batch_size=256, shuffle=True, transform=transforms.RandomResizedCrop(224)"),
-        ("val", "--size 32", "val, batch_size=256"),
-        ("out-val", "--fit none", "val, batch_size=256, transform=transforms.ResizeCenterCrop(224)"),
+        (
+            "train",
+            "out",
+            "--size 32",
+            "train, batch_size=256, shuffle=True, transform=transforms.RandomHorizontalFlip()",
+        ),
+        (
+            "train",
+            "out",
+            "--fit none",
+            "train, batch_size=256, shuffle=True, transform=transforms.RandomResizedCrop(224)",
+        ),
+        ("train", "val", "--size 32", "val, batch_size=256"),
+        ("test", "out", "--size 32", "val, batch_size=256"),
+        ("train", "out-val", "--fit none", "val, batch_size=256, transform=transforms.ResizeCenterCrop(224)"),
     ],
 )
 def test_the_lines_behind_a_pack_are_a_program_that_reads_the_store(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], out: str, options: str, loader: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], split: str, out: str, options: str, loader: str
 ) -> None:
     make_splits(tmp_path / "images", ("test", "train"), each=3)
-    assert run([str(tmp_path / "images/train"), str(tmp_path / out), *options.split()]) == 0
+    assert run([str(tmp_path / "images" / split), str(tmp_path / out), *options.split()]) == 0
     step = capsys.readouterr().out.partition(" it:\n")[2]
     assert f"MemmapLoader({loader})" in step
     assert len(step.splitlines()) == 6

@@ -33,5 +33,5 @@ def build(images: tuple[str, ...], out: str, output: Output, **options: Any) -> 
     text = messages.summary(report)
     # of a pack that finds its store finished, the seconds are none
     if report.seconds and not report.too_many_rejects and not report.part:
-        text = f"{text}\n{messages.next_step(report)}"
+        text = f"{text}\n{messages.next_step(report, images[0])}"
     return output.packed(report, text, options["max_rejects"])
