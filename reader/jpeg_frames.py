@@ -26,6 +26,8 @@ _START, _END = b"\xff\xd8", b"\xff\xd9"
 _APP0, _TABLES, _BASELINE, _SCAN = 0xE0, (0xC4, 0xDB), 0xC0, 0xDA
 # In a scan a zero follows each FF that is none.
 _MARKER = re.compile(rb"\xff[^\0]")
+# Bytes that a scan may have, the first of them unlike the zeros that libjpeg supplies. Behind the last block none is looked at.
+_FURTHER = bytes(range(254, 0, -1))
 # A JPEG has no checksum of its own: its crc32, little-endian, is behind it.
 _CHECKSUM_BYTES = 4
 # Each component has as many samples as the picture: 4:4:4.
@@ -92,15 +94,22 @@ def _wrong_size(segment: memoryview, height: int, width: int, channels: int) -> 
 
 
 def _decoded_by_pillow(data: memoryview, row: Pixels) -> str:
-    # not by Image.open, whose limit of pixels is another's
-    from PIL.JpegImagePlugin import JpegImageFile
-
     try:
-        with JpegImageFile(io.BytesIO(data)) as image:
-            row[:] = np.asarray(image).reshape(-1)
+        row[:] = _pillow_pixels(data)
+        # where it needs more than its scan has, Pillow makes gray of that without a word
+        if (row != _pillow_pixels(bytes(data[: -len(_END)]) + _FURTHER + _END)).any():
+            return "Corrupt JPEG data: premature end of data segment"
     except (OSError, SyntaxError, ValueError) as e:
         return str(e)
     return ""
+
+
+def _pillow_pixels(data: bytes | memoryview) -> Pixels:
+    # not by Image.open, whose limit of pixels is another's
+    from PIL.JpegImagePlugin import JpegImageFile
+
+    with JpegImageFile(io.BytesIO(data)) as image:
+        return np.asarray(image).reshape(-1)
 
 
 @functools.cache
