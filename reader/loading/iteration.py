@@ -56,9 +56,10 @@ class Iteration:
     def __next__(self) -> Any:
         before = self._progress.position, self._progress.is_over
         try:
-            if not self._group:
-                self._group = deque(self._next_group())
-            item, position = self._group.popleft()
+            # kept here: another thread may close the loader meanwhile
+            if not (group := self._group):
+                group = self._group = deque(self._next_group())
+            item, position = group.popleft()
             if isinstance(item, Unfinished):
                 item = self._finish.in_caller(item)
             self._progress.position, self._progress.is_over = position, self._plan.is_over(position)
@@ -71,9 +72,6 @@ class Iteration:
             self._progress.position, self._progress.is_over = before
             self._end(StopIteration())
             raise
-
-    def __len__(self) -> int:
-        return self._plan.steps_left(self._plan.position)
 
     def close(self) -> None:
         """End the thread; who waits for a batch gets a RuntimeError."""
@@ -91,7 +89,7 @@ class Iteration:
         if not isinstance(group, BaseException):
             return group
         # all that comes behind the end
-        self._ready.put(group if isinstance(group, RuntimeError) and self._stopped.is_set() else StopIteration())
+        self._put_end(group if isinstance(group, RuntimeError) and self._stopped.is_set() else StopIteration())
         try:
             raise group
         finally:
@@ -100,7 +98,7 @@ class Iteration:
     def _end(self, error: BaseException) -> None:
         """End the thread and drop what waits; all that is asked for from now on raises error."""
         self._stopped.set()
-        self._group.clear()
+        self._group = deque()
         if self._feeder is None:
             self._source.close()
         else:
@@ -108,7 +106,12 @@ class Iteration:
         with contextlib.suppress(queue.Empty):
             while True:
                 self._ready.get_nowait()
-        self._ready.put(error)
+        self._put_end(error)
+
+    def _put_end(self, error: BaseException) -> None:
+        """Put what ends each wait from now on; where another thread has closed the loader meanwhile, its own is there."""
+        with contextlib.suppress(queue.Full):
+            self._ready.put_nowait(error)
 
 
 def _feed(source: Generator[Group, None, None], ready: queue.Queue[Any], stopped: threading.Event) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import gc
 import itertools
 import os
@@ -10,6 +12,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -298,6 +301,29 @@ def test_a_closed_loader_gives_nothing_that_was_taken_before(train: MemmapDatase
     loader.close()
     with pytest.raises(RuntimeError, match="the loader was closed while it was iterated"):
         next(iterator)
+
+
+def test_several_threads_close_a_loader_that_another_one_iterates(train: MemmapDataset) -> None:
+    rows, interval = train.subset(slice(8)), sys.getswitchinterval()
+
+    def meet(start: threading.Barrier, call: Callable[[], object]) -> None:
+        start.wait()
+        with contextlib.suppress(RuntimeError):
+            call()
+
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(100):
+            iterator, start = iter(MemmapLoader(rows, 8, prefetch=1)), threading.Barrier(9)
+            calls = [functools.partial(list, iterator), *[iterator.close] * 8]
+            threads = [threading.Thread(target=meet, args=(start, call), daemon=True) for call in calls]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(10)
+                assert not thread.is_alive()
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_a_sampler_draws_in_the_callers_thread_and_needs_no_length(large: MemmapDataset) -> None:
