@@ -130,7 +130,7 @@ def merged(spans: Spans, places: Rows) -> tuple[Spans, Rows]:
 
 
 def begin_copy(source: Bytes, spans: Spans, out: torch.Tensor, places: Rows) -> Copies | None:
-    """Begin to copy spans to their places in out, on as many threads as torch uses; None: they are copied already.
+    """Begin to copy spans to their places in out, many of them on as many threads as torch uses; None: they are copied already.
 
     The threads hold source and out until they are done, also where nobody waits.
 
@@ -143,7 +143,7 @@ def begin_copy(source: Bytes, spans: Spans, out: torch.Tensor, places: Rows) -> 
     size_bytes = int(spans.sizes.sum())
     count = min(_PIECES * threads, size_bytes // sizes.copy_thread_bytes)
     past_caches = size_bytes >= sizes.streamed_batch_bytes
-    if count < 1:
+    if size_bytes <= sizes.own_copy_bytes or count < 1:
         # as they are: to cut a batch of small rows takes three times as long as to copy it
         copier(source, *spans, places, into, past_caches)
         return None

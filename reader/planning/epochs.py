@@ -78,7 +78,7 @@ class Epochs:
         Raises:
             TypeError: the sampler has no length.
         """
-        return (self._at(*self.next) if self.progress.finished else self.progress.plan).steps_left(0)
+        return (self._at(*self.next) if self.progress.finished else self.progress.plan).count_steps()
 
     def step(self, epoch: int, step: int) -> EpochPlan:
         """Plan an epoch from one of its steps on.
@@ -90,8 +90,8 @@ class Epochs:
         if self.orders.sampler is not None:
             raise ValueError("rows come from a sampler, which alone knows them.")
         plan = self._at(epoch)
-        if not 0 <= step < plan.steps_left(0):
-            raise IndexError(f"step is {step}, expected 0 to {plan.steps_left(0) - 1}.")
+        if not 0 <= step < plan.count_steps():
+            raise IndexError(f"step is {step}, expected 0 to {plan.count_steps() - 1}.")
         return replace(plan, position=plan.cut.step(0).after * step)
 
     def begin(self) -> EpochPlan:

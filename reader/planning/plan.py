@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from reader.dataset.dataset import MemmapDataset
@@ -81,18 +81,18 @@ class EpochPlan:
             rows = [dataset._store_rows(batch.positions) for batch in taken]
             yield Steps(rows, [batch.start for batch in taken], [batch.after for batch in taken])
 
-    def steps_left(self, position: int) -> int:
-        """Return the steps from a position to the epoch's end (of a sampler: all steps).
+    def count_steps(self) -> int:
+        """Return how many steps the epoch has.
 
         Raises:
             TypeError: the sampler has no length.
         """
-        return self.cut.steps(position)
+        return self.cut.steps()
 
     def is_over(self, position: int) -> bool:
         """Return whether no rank has anything behind a position, so that all ranks have the same state."""
-        # rank 0 has the last step even where only some ranks do
-        return not replace(self.cut, rank=0).steps(position)
+        # not by the steps of this rank: the first ranks have the last one where others do not
+        return position > self.cut.count - (self.cut.full_step if self.cut.drop_last else 1)
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,8 @@ class SampledPlan(EpochPlan):
         if rows and not self.orders.drop_last:
             yield rows, taken
 
-    def steps_left(self, position: int) -> int:
-        """Return all steps.
+    def count_steps(self) -> int:
+        """Return how many steps the epoch has.
 
         Raises:
             TypeError: the sampler has no length.

@@ -81,7 +81,7 @@ def test_spans_of_any_size_go_to_their_places_alone(spans: list[tuple[int, int]]
         expected[place : place + size] = source[begin : begin + size]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PIXPACK_TESTING", "1")
-        patch.setenv("PIXPACK_TUNING", "copy_thread_bytes=200 memcpy_bytes=64")
+        patch.setenv("PIXPACK_TUNING", "own_copy_bytes=0 copy_thread_bytes=200 memcpy_bytes=64")
         if not is_built:
             patch.setattr(copying, "span_copier", lambda: None)
         begins = np.array([begin for begin, _ in spans], np.int64)
@@ -97,7 +97,7 @@ def test_spans_of_any_size_go_to_their_places_alone(spans: list[tuple[int, int]]
 def test_a_batch_that_the_caches_do_not_hold_is_written_past_them(
     width: int, start: int, is_built: bool, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tune(copy_thread_bytes=1, streamed_batch_bytes=1)
+    tune(own_copy_bytes=0, copy_thread_bytes=1, streamed_batch_bytes=1)
     if is_built and span_copier() is None:
         pytest.skip("the compiled part is not built here")
     calls = list[int]()
@@ -216,14 +216,14 @@ def test_a_forked_process_does_not_wait_for_the_threads_of_another() -> None:
 
 
 def test_an_error_of_a_piece_is_raised_where_it_is_waited_for(tune: Tune, monkeypatch: pytest.MonkeyPatch) -> None:
-    tune(copy_thread_bytes=1000)
+    tune(own_copy_bytes=0, copy_thread_bytes=1000)
     monkeypatch.setattr(copying, "span_copier", lambda: lambda *_: {}["no such piece"])
     with pytest.raises(KeyError, match="no such piece"):
         gather(torch.ones((9, 1000)), np.arange(9), torch.zeros((9, 1000)))
 
 
 def test_a_forked_process_copies_with_threads_of_its_own(tune: Tune) -> None:
-    tune(copy_thread_bytes=1000)
+    tune(own_copy_bytes=0, copy_thread_bytes=1000)
     source, rows, out = torch.ones((9, 1000)), np.arange(9), torch.zeros((9, 1000))
     gather(source, rows, out)
     child = multiprocessing.get_context("fork").Process(target=gather, args=(source, rows, out))
