@@ -69,9 +69,9 @@ class Tuning:
     # -- memory
 
     # A batch, or a group of small ones, is copied by who asks up to so many bytes: batches of 16 rows of 224 x 224 take 0.87 of
-    # the time of a CPU that they take where threads copy them and are waited for (24 epochs in turns on 2 busy cores, 2026-11-29).
+    # the CPU time that they take where threads copy them (24 epochs in turns on 2 busy cores, 2026-11-29).
     own_copy_bytes: int = 8 << 20
-    # Of more, a thread that copies rows is given this much at least: handing it over costs some 20 us, in which 200 kB are copied.
+    # Of more, a thread is given this much at least: handing it over costs some 20 us, in which 200 kB are copied.
     copy_thread_bytes: int = 2 << 20
     # The most bytes of one memcpy: glibc's writes past the caches from about 768 kB on, which takes 1.07 times as long, 1.5 times
     # beside other programs (rows of 1280 x 960 x 3, 2 cores, 2026-11-21).
