@@ -70,7 +70,8 @@ def test_commands_that_are_shown_have_these_options(path: Path) -> None:
     for line in lines:
         words = shlex.split(re.split(r" [|;]| && ", line)[0], comments=True)[1:]
         name = words.pop(0) if words[0] in cli.commands else "build"
-        cli.commands[name].make_context(name, words)
+        # a command keeps the names of --help that it first had, which are those of the group
+        cli.commands[name].make_context(name, words, cli.make_context("pack", [], resilient_parsing=True))
     assert lines or path.name != "README.md" or path.parent != ROOT
 
 
