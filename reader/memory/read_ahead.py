@@ -6,6 +6,8 @@ while those of the chunk before are handed out. Knows files and spans; who asks 
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -128,20 +130,24 @@ class ReadAhead(Place):
             self._first_bytes = self._first_bytes or size_bytes
             self._waiting.append(steps)
             self._leased.append(self._lease(size_bytes))
-            memory, done = self._leased[-1].numpy(), 0
+            memory, done, cut = self._leased[-1].numpy(), 0, list[tuple[int, Spans]]()
             for spans, start in zip(each, steps.starts, strict=True):
                 first, count = 0, len(spans.begins)
                 while first < count:
                     end = self._window_end(start + first)
                     stop = min(count, end - start)
-                    part = Spans(spans.begins[first:stop], spans.sizes[first:stop])
-                    first, size_bytes = stop, int(part.sizes.sum())
-                    yield _StepSpans(part, end, memory[done : done + size_bytes])
-                    done += size_bytes
+                    cut.append((end, Spans(spans.begins[first:stop], spans.sizes[first:stop])))
+                    first = stop
+            # small batches in order are one large part of the file, which is read straight to its memory
+            for end, parts in itertools.groupby(cut, operator.itemgetter(0)):
+                spans = joined([part for _, part in parts])
+                size_bytes = int(spans.sizes.sum())
+                yield _StepSpans(spans, end, memory[done : done + size_bytes])
+                done += size_bytes
 
 
 class _StepSpans(NamedTuple):
-    """Spans of one batch within one window, which ends at a position, and the memory that they are read to."""
+    """Spans of one step within one window, which ends at a position, and the memory that they are read to."""
 
     spans: Spans
     end: int
