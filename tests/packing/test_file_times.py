@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -36,13 +35,3 @@ def test_files_of_any_date_are_packed_resumed_and_updated(
     pack(images, tmp_path / "out", size=32)
     assert content_bytes(tmp_path / "out") == content_bytes(tmp_path / "reference")
     assert update(images, tmp_path / "out").kept == update(images, tmp_path / "reference").kept > 0
-
-
-@pytest.mark.parametrize("seconds", TIMES.values(), ids=TIMES)
-def test_tars_of_any_date_are_packed(images: Path, tmp_path: Path, seconds: float) -> None:
-    with tarfile.open(tmp_path / "images.tar", "w") as tar:
-        tar.add(images, "images")
-    pack(tmp_path / "images.tar", tmp_path / "reference", size=32)
-    _date(tmp_path / "images.tar", seconds)
-    pack(tmp_path / "images.tar", tmp_path / "out", size=32)
-    assert content_bytes(tmp_path / "out") == content_bytes(tmp_path / "reference")

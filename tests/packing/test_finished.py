@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import subprocess
@@ -11,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PACK, Tune, harm_at, interrupted, make_splits, make_tree, photo, store_bytes
+from conftest import PACK, Tune, harm_at, interrupted, make_tree, store_bytes
 from PIL import Image
 
-from packer import PackError, pack, pack_dataset, seal_parts, update
+from packer import PackError, pack, seal_parts, update
 from packer.packing import build
 from packer.pixels.decode import Decoder
 from reader.format.manifest import MANIFEST
@@ -31,22 +30,6 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch, tune: Tune) -> None:
 def run(*words: Any) -> subprocess.CompletedProcess[str]:
     """Run the command."""
     return subprocess.run([*PACK, *map(str, words)], capture_output=True, text=True, timeout=120)
-
-
-def test_one_line_is_right_in_every_state(images: Path, tmp_path: Path) -> None:
-    line = [images, tmp_path / "out", "--size", "32", "--json"]
-    (tmp_path / "out").mkdir()  # an empty folder, as none
-    kept = []
-    for resumed in (False, True):
-        done = run(*line)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert (json.loads(done.stdout)["resumed_from"] == 24) is resumed
-        kept.append(store_bytes(tmp_path / "out"))
-    assert kept[0] == kept[1]
-    pack(images, tmp_path / "whole", size=32)
-    interrupted(pack, images, tmp_path / "begun", size=32, workers=1, inputs=4)
-    assert pack(images, tmp_path / "begun", size=32).resumed_from >= 4
-    assert store_bytes(tmp_path / "begun") == store_bytes(tmp_path / "whole")
 
 
 def test_too_many_rejects_are_3_again_and_nothing_is_decoded(images: Path, tmp_path: Path) -> None:
@@ -79,16 +62,6 @@ def test_the_command_that_is_named_makes_the_store_what_is_asked_for(images: Pat
     assert run(*line).returncode == 0
 
 
-def test_other_boxes_are_named(images: Path, tmp_path: Path) -> None:
-    for path in sorted(images.rglob("*.jpg")):
-        path.with_suffix(".txt").write_text("0 .5 .5 .2 .2\n")
-    for _ in range(2):
-        pack(images, tmp_path / "out", size=32, boxes=images)
-    (images / "class1/003.txt").write_text("0 .5 .5 .4 .2\n")
-    with pytest.raises(PackError, match=r"with other options \(boxes: other contents\)\."):
-        pack(images, tmp_path / "out", size=32, boxes=images)
-
-
 def test_a_missing_file_that_is_back_after_the_seal_is_what_update_repairs(images: Path, tmp_path: Path) -> None:
     names = sorted(str(path.relative_to(images)) for path in images.rglob("*.jpg"))
     (tmp_path / "list.csv").write_text("\n".join(["path", *names]) + "\n")
@@ -103,35 +76,7 @@ def test_a_missing_file_that_is_back_after_the_seal_is_what_update_repairs(image
     assert update(tmp_path / "list.csv", tmp_path / "out", root=images, max_rejects=1).rows == 23
 
 
-# -- archives, shuffled rows, splits, parts, datasets
-
-
-@pytest.mark.parametrize("options", [{"shuffle": 3}, {"fit": "none", "size": None}, {"fit": "pad"}])
-def test_other_kinds_of_rows_are_confirmed_too(images: Path, tmp_path: Path, options: dict[str, Any]) -> None:
-    options = {"size": 32, **options}
-    (images / "class0/003.jpg").write_text("no image")
-    pack(images, tmp_path / "out", max_rejects=1, **options)
-    assert pack(images, tmp_path / "out", max_rejects=1, **options).resumed_from == 24
-    _grown(images)
-    with pytest.raises(PackError, match="other inputs"):
-        pack(images, tmp_path / "out", **options)
-
-
-def test_splits_are_confirmed_continued_and_started(tmp_path: Path) -> None:
-    make_splits(tmp_path / "images", ("train", "val", "test"), classes=2, each=4)
-    pack(tmp_path / "images", tmp_path / "whole", size=32)
-    line: dict[str, Any] = {"size": 32, "workers": 1}
-
-    def stop(progress: Any) -> None:
-        if progress.split == "val" and progress.stage == "pack" and progress.done >= 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        pack(tmp_path / "images", tmp_path / "out", progress=stop, **line)
-    # train is finished, val begun, test not there
-    pack(tmp_path / "images", tmp_path / "out", **line)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "whole")
-    assert pack(tmp_path / "images", tmp_path / "out", **line).resumed_from == 24
+# -- parts
 
 
 def test_a_part_after_the_seal_is_done(images: Path, tmp_path: Path) -> None:
@@ -150,15 +95,6 @@ def test_a_part_after_the_seal_is_done(images: Path, tmp_path: Path) -> None:
     _grown(images)
     with pytest.raises(PackError, match="other inputs"):
         pack(images, tmp_path / "out", part="1/2", **line)
-
-
-def test_a_dataset_is_confirmed(images: Path, tmp_path: Path) -> None:
-    items = [(photo(40, 30, n), n % 2) for n in range(6)]
-    for _ in range(2):
-        report = pack_dataset(items, tmp_path / "out", workers=1)
-    assert report.resumed_from == 6
-    with pytest.raises(PackError, match=r"with other inputs\. Choose another OUT, or replace it with overwrite=True"):
-        pack_dataset(items[:5], tmp_path / "out", workers=1)
 
 
 # -- the replacement of a store
@@ -195,17 +131,6 @@ def test_overwrite_is_right_in_every_state(images: Path, tmp_path: Path, monkeyp
     (out / MANIFEST).unlink()
 
 
-def test_splits_are_confirmed_and_overwrite_packs_all_of_them_anew(tmp_path: Path) -> None:
-    make_splits(tmp_path / "images", ("train", "val"), classes=2, each=4)
-    line: dict[str, Any] = {"size": 32, "workers": 1}
-    pack(tmp_path / "images", tmp_path / "out", **line)
-    assert pack(tmp_path / "images", tmp_path / "out", **line).resumed_from == 16
-    with open(tmp_path / "images/val/class0/001.jpg", "ab") as file:
-        file.write(b"more")
-    report = pack(tmp_path / "images", tmp_path / "out", **line, overwrite=True)
-    assert [part.resumed_from for part in report.splits.values()] == [0, 0]
-
-
 def test_rows_of_own_sizes_are_cut_as_a_fresh_pack_cuts_them_where_another_was_started(
     images: Path, tmp_path: Path
 ) -> None:
@@ -227,32 +152,6 @@ def test_nothing_is_decoded_for_a_store_that_is_there(
     monkeypatch.setattr(Decoder, "row", row)
     monkeypatch.setattr(build.Build, "run", row)
     assert pack(images, tmp_path / "out", size=32).resumed_from == 24
-
-
-# -- contents
-
-
-def _same_size(images: Path) -> None:
-    data = bytearray((images / "class1/003.jpg").read_bytes())
-    data[-20] ^= 1
-    (images / "class1/003.jpg").write_bytes(data)
-
-
-def test_an_update_that_was_begun_is_continued_and_one_of_other_bytes_is_made(images: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    (images / "class0/005.jpg").write_text("no image")
-    pack(images, out, size=32, max_rejects=1)
-    pixels = out / "_tensordict/pixels.memmap"
-    inode = pixels.stat().st_ino
-
-    interrupted(update, images, out, workers=1, max_rejects=1, inputs=4)
-    assert update(images, out, max_rejects=1).kept == 23  # one that was begun is continued
-    assert pixels.stat().st_ino != inode
-
-    _same_size(images)  # the sizes are the same, the bytes are not
-    assert update(images, out, max_rejects=1).kept == 22
-    photo(40, 30, 5).save(images / "class0/005.jpg")  # what was rejected is repaired
-    assert update(images, out).rows == 24
 
 
 def test_an_image_that_ended_its_worker_is_tried_by_a_worker_again(images: Path, tmp_path: Path) -> None:
@@ -307,6 +206,11 @@ def test_forgotten_boxes_and_masks_are_named_and_so_are_added_ones(images: Path,
             Image.new("L", image.size).save(mask)
     given: dict[str, Any] = {"boxes": images, "masks": tmp_path / "masks"}
     pack(images, tmp_path / "out", size=32, **given)
+    label = images / "class1/003.txt"
+    label.write_text("0 .5 .5 .4 .2\n")
+    with pytest.raises(PackError, match=r"with other options \(boxes: other contents\)\."):
+        pack(images, tmp_path / "out", size=32, **given)
+    label.write_text("0 .5 .5 .2 .2\n")
     for name in given:
         with pytest.raises(PackError, match=rf"with other options \(with {name}, now without\)"):
             pack(images, tmp_path / "out", size=32, **{other: given[other] for other in given if other != name})

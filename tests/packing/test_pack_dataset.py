@@ -146,17 +146,6 @@ def test_dicts_with_image_and_label_pack_with_the_names_of_the_feature(tmp_path:
     assert "it is a dict of image, expected image and label" in reasons(tmp_path / "plain")["2"]
 
 
-def test_a_dataset_of_the_hub_packs_without_a_wrapper(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install datasets")
-    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])})
-    images = [Image.fromarray(pixels(n)) for n in range(4)]
-    given = datasets.Dataset.from_dict({"image": images, "label": [0, 1, 1, 0]}, features=features)
-    pack_dataset(given, tmp_path / "out", workers=2)
-    train = MemmapDataset(tmp_path / "out", as_tuple=False)
-    assert (train.classes, train.targets) == (["cat", "dog"], [0, 1, 1, 0])
-    assert np.array_equal(train.numpy()[2], pixels(2))
-
-
 def test_rows_cannot_have_sizes_of_their_own(tmp_path: Path) -> None:
     with pytest.raises(OptionsError, match="fit 'none' needs to know all sizes before"):
         pack_dataset([(pixels(0), 1)], tmp_path / "out", fit="none")

@@ -55,11 +55,6 @@ def test_the_dataset_is_opened_as_asked(images: Path, tmp_path: Path) -> None:
     assert pixpack.packed(images, tmp_path / "out", as_tuple=False, **OPTIONS)[0].pixels.shape == (16, 16, 3)
 
 
-def test_a_path_may_begin_at_home(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert pixpack.packed("~/images", "~/out", **OPTIONS).path == tmp_path / "out"
-
-
 def test_a_split_is_opened_of_all_that_are_packed(tmp_path: Path) -> None:
     make_splits(tmp_path / "images", ["train", "val"], each=2)
     train = pixpack.packed(tmp_path / "images", tmp_path / "out", split="train", **OPTIONS)

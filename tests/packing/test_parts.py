@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PACK, Tune, make_splits, make_tree, unparted_bytes
+from conftest import PACK, Tune, make_tree, unparted_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 from redecoding import rows_of_other_sources
@@ -59,15 +59,14 @@ def _pack_parts(images: Path, out: Path, count: int, numbers: Any = None, **opti
         pack(images, out, part=f"{number}/{count}", **chosen)
 
 
-@pytest.mark.parametrize("max_size", ["short:30"])
 def test_parts_of_rows_with_sizes_of_their_own_are_the_bytes_of_one_pack(
-    images: Path, tmp_path: Path, tune: Tune, max_size: int | str | None
+    images: Path, tmp_path: Path, tune: Tune
 ) -> None:
     # as many inputs a block as have room in it, so that blocks follow from the sizes of all images
     tune(block_bytes=10_000, least_block_inputs=30)
     for name in ("class0/001a.jpg", "class1/004.jpg", "class2/007.jpg"):
         (images / name).write_bytes(b"no image")
-    chosen: dict[str, Any] = {"size": None, "fit": "none", "max_size": max_size}
+    chosen: dict[str, Any] = {"size": None, "fit": "none", "max_size": "short:30"}
     pack(images, tmp_path / "reference", workers=1, max_rejects="20%", **chosen)
     out = tmp_path / "out"
     _interrupt(images, out, "2/3", **chosen)
@@ -107,14 +106,6 @@ def test_sealed_parts_are_the_bytes_of_one_pack(
     # done once more, nothing is done
     assert seal_parts(out).rows == 23
     assert unparted_bytes(out) == reference
-
-
-def test_splits_are_sealed_each(tmp_path: Path) -> None:
-    make_splits(tmp_path / "images", ("train", "val"), each=3)
-    expected = _packed(tmp_path / "images", tmp_path / "reference")
-    _pack_parts(tmp_path / "images", tmp_path / "out", 2)
-    assert list(seal_parts(tmp_path / "out").splits) == ["train", "val"]
-    assert unparted_bytes(tmp_path / "out") == expected
 
 
 def test_columns_of_a_manifest_and_lines_of_rejects_reach_the_store(tmp_path: Path) -> None:
@@ -214,7 +205,6 @@ BESIDE: list[tuple[Prepare, dict[str, Any], str]] = [
     (_other_inputs, {}, r"part 1/2 of .* was started with other inputs"),
     (lambda i, o: None, {"part": "2/3"}, r"is packed in 2 parts, this is part 2/3"),
     (lambda i, o: (o.mkdir(), (o / "mine.txt").touch()), {}, r"is not empty \(it holds mine.txt\)"),
-    (lambda i, o: None, {"part": None}, r"holds parts of a pack\. Continue with part='i/n'"),
     (lambda i, o: None, {"part": None}, r"holds parts of a pack\. Continue with part='i/n'"),
 ]
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from conftest import Tune, interrupted, photo, store_bytes, unparted_bytes
-from test_boxes import coco
 
 from packer import PackError, ScanError, merge, pack, seal_parts, subset, update
 from packer.cli.app import run
@@ -188,14 +187,6 @@ def test_a_column_that_was_renamed_is_named_again(images: Path, tmp_path: Path) 
 # -- what would change labels
 
 
-def test_labels_that_were_corrected_are_taken(images: Path, tmp_path: Path) -> None:
-    out, path = tmp_path / "out", listed(images, tmp_path / "list.csv")
-    pack(path, out, size=32, root=images)
-    listed(images, path, change=lambda name: {"label": "class2"} if name == "class0/003.jpg" else {})
-    assert update(path, out, root=images).kept == 24
-    assert labels(out)["class0/003.jpg"] == "class2"
-
-
 @pytest.mark.parametrize(
     ("rename", "text"),
     [
@@ -237,16 +228,6 @@ def test_a_class_that_is_gone_keeps_its_number_by_the_list_of_the_store(images: 
     assert MemmapDataset(out).classes == ["class0", "class1", "class2"]
 
 
-def test_a_class_behind_the_others_moves_none(images: Path, tmp_path: Path) -> None:
-    pack(images, tmp_path / "out", size=32)
-    (images / "zebra").mkdir()
-    photo(40, 30, 1).save(images / "zebra" / "1.jpg")
-    report = update(images, tmp_path / "out")
-    assert [note for note in report.notes if "(new: zebra); all others keep their numbers" in note]
-    pack(images, tmp_path / "fresh", size=32)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
-
-
 def test_a_list_in_another_order_is_taken_where_it_is_given_and_reported(images: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     pack(images, out, size=32)
@@ -256,16 +237,6 @@ def test_a_list_in_another_order_is_taken_where_it_is_given_and_reported(images:
     assert report.notes == [
         f"{out} has other classes than before (in another order); numbers moved: class0 was 0, now 1, class1 was 1, now 0."
     ]
-
-
-def test_a_class_between_those_of_boxes_is_refused(images: Path, tmp_path: Path) -> None:
-    names = sorted(str(path.relative_to(images)) for path in images.rglob("*.jpg"))
-    path = coco(tmp_path / "boxes.json", dict.fromkeys(names), [(name, [1, 2, 9, 9]) for name in names])
-    pack(images, tmp_path / "out", size=32, boxes=path)
-    content = json.loads(path.read_text())
-    content["categories"].append({"id": min(one["id"] for one in content["categories"]) - 1, "name": "first"})
-    path.write_text(json.dumps(content))
-    refused(images, tmp_path / "out", r"classes would have other numbers .*new: first", boxes=path)
 
 
 def test_targets_of_another_kind_are_refused(images: Path, tmp_path: Path) -> None:
