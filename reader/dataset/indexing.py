@@ -67,7 +67,7 @@ def split_positions(count: int, fraction: float, *, seed: int, targets: list[int
     Raises:
         ValueError: fraction is not inside (0, 1).
     """
-    if not 0 < fraction < 1:
+    if not isinstance(fraction, float | np.floating) or not 0 < fraction < 1:
         raise ValueError(f"fraction is {fraction!r}, expected a number between 0 and 1, both left out.")
     order = permuted(count, 0, count, seed=seed)
     groups = [order]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from reader.transforms.random import number, numbers
+from reader.transforms.random import LEVEL, number, numbers
 
 # One level, or one a channel; or a dict with those of images and of masks, by torchvision's types or their names. None: 0,
 # and what is bilinear is not weighted by it.
@@ -25,13 +25,13 @@ def of_kind(given: Any, kind: str) -> Any:
 def levels_beyond(fill: Fill) -> tuple[float, ...] | None:
     """Return one level of images, or one per channel; None without a fill."""
     given = of_kind(fill, "Image")
-    return None if given is None else tuple(numbers("fill", given))
+    return None if given is None else tuple(numbers("fill", given, LEVEL))
 
 
 def class_beyond(fill: Fill) -> int:
     """Return what masks have beyond the image: what a dict says, else no class."""
     given = of_kind(fill, "Mask") if isinstance(fill, Mapping) else None
-    return NO_CLASS if given is None else int(number("fill", given))
+    return NO_CLASS if given is None else int(number("fill", given, LEVEL))
 
 
 def mapped_fill(fill: Fill, change: Callable[[Any], Any]) -> Fill:

@@ -44,7 +44,7 @@ class Padding(Described):
         """
         if not sides.any():
             return view
-        windows = whole(view.sizes) + sides * np.array([-1, -1, 1, 1])
+        windows = whole(view.sizes) + sides * (-1, -1, 1, 1)
         size = view.size
         if size is not None:
             left, top, right, bottom = sides[0].tolist() if len(sides) else self.sides
@@ -60,7 +60,9 @@ class Padding(Described):
             raise ValueError(
                 f'padding_mode "{self.mode}" repeats what boxes hold. Take "constant" or "edge" for rows with boxes.'
             )
-        padded = View.from_batch(self, batch).cut(windows, size, (0.0,))
+        padded = View.from_batch(self, batch)
+        if padded.has_labels:
+            padded = padded.cut(windows, size, (0.0,))
         pixels, masks = self._repeated(batch.pixels, (left, top, right, bottom)), masks_in(batch.extras)
         extras = padded.extras
         if masks is not None:

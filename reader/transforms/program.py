@@ -20,6 +20,7 @@ from reader.transforms.fills import Fill, levels_beyond
 from reader.transforms.kernels import pixel_ops
 from reader.transforms.kernels.regions import by_image, written
 from reader.transforms.kernels.warping import warped
+from reader.transforms.labels import masks_in
 from reader.transforms.random import check_batch, host_batch
 
 # Of images uint8[B, C, H, W] and float32[B, 6] numbers of a step makes uint8[B, C, H, W].
@@ -198,7 +199,7 @@ def refuse_masks(transform: object, batch: RaggedBatch) -> None:
     Raises:
         ValueError: there are some.
     """
-    if batch.mask_offsets is not None or (batch.extras is not None and batch.extras.get("masks", None) is not None):
+    if batch.mask_offsets is not None or masks_in(batch.extras) is not None:
         raise ValueError(
             f"{type(transform).__name__} of images with sizes of their own takes no masks, which the rows have. Let"
             " RandomResizedCrop, Resize((height, width)) or ResizeCenterCrop come first."

@@ -167,13 +167,13 @@ class View:
         if before.flags.any():
             flipped = np.tile(before.flags[:, None] & [IS_MIRRORED, IS_TURNED] > 0, 2)
             windows = np.where(flipped, np.tile(self.sizes, 2) - windows[:, [2, 3, 0, 1]], windows)
-        inner = windows + np.tile(before.windows[:, :2], 2)
+        inner = windows + before.windows.take([0, 1, 0, 1], 1)
         return replace(moved, regions=before._replace(windows=inner, fill=fills[0], mask_fill=fills[1]), size=size)
 
     def batch(self) -> Any:
         """Make the pixels and masks of the new images: a RaggedBatch, or an ImageBatch where they have one size."""
         source, channels, count = self.source, channels_of(self.source), len(self.sizes)
-        (masks, first), areas = self._masks(), self.sizes.prod(-1)
+        (masks, first), areas = self._masks(), np.multiply(*self.sizes.T)
         lengths = areas * (channels + (masks is not None and self.size is None))
         places, total = lengths.cumsum() - lengths, int(lengths.sum())
         flat, device = source.pixels.reshape(-1), source.pixels.device

@@ -106,7 +106,7 @@ def test_split_is_disjoint_complete_and_repeatable(train: MemmapDataset, stratif
 
 
 def test_wrong_splits_are_refused(train: MemmapDataset) -> None:
-    for fraction in (0, 1, 1.5, float("nan")):
+    for fraction in (0, 1, 1.5, float("nan"), "x"):
         with pytest.raises(ValueError, match=f"fraction is {fraction!r}, expected a number between 0 and 1"):
             train.split(fraction)
     for stratify in (False, True):

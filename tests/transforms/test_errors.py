@@ -78,6 +78,7 @@ ARGUMENTS: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]]
     (Resize, (9,), {"max_size": 9}, "max_size is 9, expected 10 or more"),
     (Pad, (2.0,), {}, "padding is 2.0, expected an integer"),
     (Pad, ((1, 2, 3),), {}, "padding is .* one number, two or four"),
+    (Pad, (1, 300), {}, "fill is 300, expected a number from 0 to 255"),
     (Pad, (1,), {"padding_mode": "wrap"}, "padding_mode is 'wrap', expected one of constant"),
     (ColorJitter, (math.inf,), {}, "brightness is inf, expected one number or two numbers of 0 or more"),
     (ColorJitter, (-0.1,), {}, "brightness is -0.1, expected one number or two numbers of 0 or more"),

@@ -175,7 +175,7 @@ def by_image(batch: RaggedBatch, change: Callable[[int, torch.Tensor], torch.Ten
 def floats(batch: RaggedBatch, of_levels: Callable[[torch.Tensor], torch.Tensor]) -> RaggedBatch:
     """Make floats of uint8 images by a function of uint8[C, H, W], in planes."""
     channels = channels_of(batch)
-    is_served = len(batch) > 0 and compiled.take_channels(batch.pixels, channels)
+    is_served = compiled.take_channels(batch.pixels, channels)
     tables = compiled.float_tables(channels, of_levels) if is_served else None
     if tables is None:
         return by_image(batch, lambda _, image: of_levels(image.movedim(-1, 0)).movedim(0, -1))
