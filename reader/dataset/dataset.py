@@ -47,11 +47,12 @@ class MemmapDataset(Dataset[Any]):
             all). Until all are there slices are copies, and `store` and `numpy` fetch the rest.
         split: which of the stores in that folder, such as "train"; their classes must be the same.
         transform: one of `reader.transforms` is called with batches, for a row with a batch of one. Any other is called with one
-            image uint8[C, H, W], as ImageFolder does: per sample, for torch's DataLoader; with as_tuple=False with a one-row
-            ImageBatch. Whole batches are many times faster.
+            image uint8[C, H, W], as ImageFolder does: per sample, for torch's DataLoader; with as_tuple=False with the
+            ImageBatch of one row, without a batch dimension. Whole batches are many times faster.
         target_transform: called with one target, only with as_tuple.
-        as_tuple: indexing gives plain tuples: (image, target) of a row, (images, targets) of rows. With boxes, masks or several
-            target columns the second is a dict: `targets`, and each of the others by its name. False: an ImageBatch.
+        as_tuple: indexing gives plain tuples: (image, target) of a row, (images, targets) of rows. With boxes or masks the
+            second is a dict: `targets`, and each of the others by its name. False: an ImageBatch, or of several rows with sizes
+            of their own a RaggedBatch.
         as_pil: images are PIL images, of mode L, RGB or RGBA, for transforms that take those: per sample, only with as_tuple.
 
     Raises:
@@ -91,7 +92,7 @@ class MemmapDataset(Dataset[Any]):
         compiled.load()
         self._opened = opened
         self.manifest: Manifest = opened.manifest
-        # the second of a tuple is a dict by name: with boxes, masks or several target columns
+        # the second of a tuple is a dict by name
         self._by_name = names_targets(self.manifest)
         self._pool = BufferPool(keep=_LOOP_BUFFERS)
 

@@ -64,7 +64,7 @@ class MemmapLoader:
             shuffle "block" makes them sequential. "gpu": the dataset's rows in the device's memory, gathered there. "auto":
             "cache" if the rows fit in free memory, else "disk".
         as_tuple: the loop gets (images uint8[B, C, H, W], targets), of rows with sizes of their own a list of images; with
-            boxes, masks or several target columns (images, dict by name). False: an ImageBatch.
+            boxes or masks (images, dict by name). False: an ImageBatch, or a RaggedBatch of rows with sizes of their own.
 
     A batch is a copy that belongs to the caller: kept, it is never overwritten, nor is its group's memory freed; dropped, its
     memory is reused. Each `iter` starts the next epoch, unless `set_epoch` or `load_state_dict` said otherwise. Not for several

@@ -152,7 +152,7 @@ class Epochs:
             self.orders.sampler.set_epoch(epoch)
 
     def _identity(self) -> dict[str, Any]:
-        """Return what says of which loop a state is."""
+        """Return the values by which a state names its loop."""
         orders = self.orders
         return {
             "seed": self.seed,

@@ -35,9 +35,9 @@ class GivenSampler:
         """Begin a pass, with its first item drawn: torch's samplers draw their seed at that, here and not later."""
         started, self._started = self._started, None
         # another epoch may have been set since a pass was started to look
-        return self._begun()[1] if started is None or self._takes_epochs is not None else started
+        return self._pass()[1] if started is None or self._takes_epochs is not None else started
 
-    def _begun(self) -> tuple[list[Item], Iterator[Item]]:
+    def _pass(self) -> tuple[list[Item], Iterator[Item]]:
         """Begin a pass: its first item, and all of them."""
         items = iter(self.sampler)
         first = list(itertools.islice(items, 1))
@@ -51,7 +51,7 @@ class GivenSampler:
         """
         if type(self.sampler).__module__.startswith("torch."):
             return isinstance(self.sampler, BatchSampler)
-        first, self._started = self._begun()
+        first, self._started = self._pass()
         return any(sampled_rows(item)[1] for item in first)
 
     def __len__(self) -> int:

@@ -196,7 +196,7 @@ class RemoteAhead(InFile):
     """A store at a URL, of which the blocks of a pass are fetched in its order. For one thread.
 
     Raises:
-        ValueError: the cache cannot hold two windows of an order in blocks.
+        ValueError: the cache can hold neither two windows of an order in blocks nor the store.
     """
 
     def __init__(self, plan: EpochPlan, remote: RemoteStore) -> None:
@@ -204,11 +204,9 @@ class RemoteAhead(InFile):
         self._store, self._remote = plan.dataset._opened, remote
         self._most_bytes = _AHEAD_BYTES
         if remote.limit is not None:
-            need = 2 * window_bytes(plan.dataset.manifest)
-            if plan.order().is_in_blocks and remote.limit < min(need, remote.blocks.starts[-1]):
-                raise ValueError(
-                    f"cache_size is {size_text(remote.limit)}, and two windows of shuffle='block' need {size_text(need)}."
-                )
+            need = min(2 * window_bytes(plan.dataset.manifest), remote.blocks.starts[-1])
+            if plan.order().is_in_blocks and remote.limit < need:
+                raise ValueError(f"cache_size is {size_text(remote.limit)}, and shuffle='block' needs {size_text(need)}.")
             # what is read next must not push out what is read now
             self._most_bytes = min(_AHEAD_BYTES, remote.limit // 4)
 

@@ -167,10 +167,9 @@ class FixedSizeCrop(ViewTransform):
 class ToDetection(Described):
     """Give the lists that torchvision's detection models take: model(images, targets). It stands last, behind a recipe.
 
-    Of each image a dict with boxes float32[n, 4] (x0, y0, x1, y1 in its pixels), labels int64[n], image_id (the row, or the
-    store's column of that name), mask uint8[H, W] where the rows have masks (classes by pixel: Mask R-CNN
-    takes masks of single objects, which stores do not have), and further columns and texts of the store by name. uint8 images
-    become float32[C, H, W] from 0 to 1, floats stay.
+    Of each image a dict with boxes float32[n, 4] (x0, y0, x1, y1 in its pixels), labels int64[n], image_id (the row), mask
+    uint8[H, W] where the rows have masks (classes by pixel: Mask R-CNN takes masks of single objects, which stores do not
+    have), and what a program adds to `extras`, by name. uint8 images become float32[C, H, W] from 0 to 1, floats stay.
 
     Args:
         labels: the label of each class of the store; None: its index + 1, as 0 is the background.

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 
 from packer import pack, push
 from reader import MemmapDataset, MemmapLoader, StoreError
+from reader.format.filesystem import size_text
 from reader.format.manifest import MANIFEST, PIXELS
 from reader.remote.store import RemoteStore, cache_bytes
 
@@ -365,10 +366,13 @@ def test_a_cache_without_a_url_is_refused(many_blocks: Path, tmp_path: Path) -> 
         MemmapDataset(many_blocks, cache=tmp_path)
 
 
-def test_a_cache_below_two_windows_is_refused(range_server: RangeServer, tmp_path: Path, tune: Tune) -> None:
-    tune(shuffle_window_blocks=16)
+@pytest.mark.parametrize(("blocks", "need"), [(16, 32 * BLOCK), (32, STORE)])
+def test_a_cache_below_two_windows_and_the_store_is_refused(
+    range_server: RangeServer, tmp_path: Path, tune: Tune, blocks: int, need: int
+) -> None:
+    tune(shuffle_window_blocks=blocks)
     remote = MemmapDataset(range_server.url, cache=tmp_path, cache_size=20 * BLOCK)
-    with pytest.raises(ValueError, match="and two windows of shuffle='block' need"):
+    with pytest.raises(ValueError, match=f"and shuffle='block' needs {size_text(need)}"):
         next(iter(MemmapLoader(remote, 8, shuffle="block")))
 
 
