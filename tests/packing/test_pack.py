@@ -127,13 +127,6 @@ def test_the_same_bytes_from_any_order_of_directories(
             patch.setattr(os, "scandir", shuffled)
             pack(named, tmp_path / f"out{seed}", size=24, max_rejects=1, workers=[1, 2, 8][seed % 3])
         assert store_bytes(tmp_path / f"out{seed}") == expected
-    # and a file system's own order: the same files made the other way round
-    copy = tmp_path / "copy"
-    for path in sorted((p for p in named.rglob("*") if p.is_file()), reverse=True):
-        (copy / path.relative_to(named)).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, copy / path.relative_to(named))
-    pack(copy, tmp_path / "copied", size=24, max_rejects=1)
-    assert content_bytes(tmp_path / "copied") == content_bytes(tmp_path / "out0")
 
 
 def test_optional_system_calls_may_be_missing(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

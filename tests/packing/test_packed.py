@@ -284,22 +284,6 @@ def test_under_torchrun_one_rank_packs_beside_a_process_group(images: Path, tmp_
     assert len([*tmp_path.glob("packed-*")]) == 1
 
 
-def test_under_torchrun_a_second_start_continues_after_the_packing_rank_was_killed(
-    images: Path, tmp_path: Path, small_blocks: None
-) -> None:
-    ended = torchrun(tmp_path, images, tmp_path / "out", tmp_path, "yes", restarts=0)
-    assert ended.returncode != 0
-    assert int((tmp_path / "killed").read_text()) >= 4
-    for log in tmp_path.glob("packed-0-*"):
-        log.unlink()
-    done = torchrun(tmp_path, images, tmp_path / "out", tmp_path, "yes", restarts=0)
-    assert done.returncode == 0, done.stderr
-    check_ranks(images, tmp_path)
-    # what was committed is not decoded again
-    [log] = tmp_path.glob("packed-0-*")
-    assert int(log.read_text().split()[0]) >= 4
-
-
 def check_ranks(images: Path, work: Path) -> None:
     """See that the ranks have read all rows, of the store that an uninterrupted pack makes."""
     rows = [json.loads((work / f"rows-{rank}").read_text()) for rank in (0, 1)]

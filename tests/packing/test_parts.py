@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -298,54 +297,6 @@ def test_a_part_in_progress_is_left_alone(images: Path, held: Path) -> None:
         seal_parts(held)
     # the other part may be packed meanwhile
     _pack_parts(images, held, 2, [1], overwrite=True)
-
-
-_HALTING = """
-import sys
-from packer import pack
-
-images, out, part, least = sys.argv[1:]
-
-def halt(progress):
-    if progress.stage == "pack" and progress.done >= int(least):
-        print(progress.done, flush=True)
-        sys.stdin.read()
-
-pack(images, out, size=64, workers=1, part=part, progress=halt)
-"""
-
-
-def _halting(images: Path, out: Path, part: str, least: int) -> subprocess.Popen[str]:
-    """Pack a part in another process, which says when at least so many of its images are committed, and halts."""
-    command = [sys.executable, "-c", _HALTING, str(images), str(out), part, str(least)]
-    return subprocess.Popen(command, start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-@pytest.mark.nightly
-@pytest.mark.skipif(sys.platform != "linux", reason="kills by process group")
-def test_killed_parts_resume_to_the_same_bytes(tmp_path: Path) -> None:
-    """Each part is killed twice when some of its images are committed, and once at any moment, also after its end."""
-    images = make_tree(tmp_path / "images", each=60, size=(200, 150))
-    pack(images, tmp_path / "reference", size=64, workers=1)
-    draw, out = random.Random(0), tmp_path / "out"
-    for number in (3, 1, 2):
-        # with 60 it would halt only once it is done
-        for least in (draw.randrange(1, 25), draw.randrange(25, 50)):
-            process = _halting(images, out, f"{number}/3", least)
-            assert process.stdout is not None
-            assert least <= int(process.stdout.readline()) < 60
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            assert process.returncode == -signal.SIGKILL
-        process = _halting(images, out, f"{number}/3", 61)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(draw.uniform(0.1, 0.6))
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        pack(images, out, size=64, workers=1, part=f"{number}/3")
-    seal_parts(out)
-    assert unparted_bytes(out) == unparted_bytes(tmp_path / "reference")
 
 
 @pytest.mark.parametrize(("number", "change"), [(1, Path.unlink), (2, lambda path: os.truncate(path, 5000))])

@@ -6,7 +6,6 @@ import base64
 import io
 import os
 import pickle
-import random
 import shutil
 import subprocess
 import sys
@@ -190,36 +189,6 @@ def test_a_picture_of_the_row_s_size_is_as_it_was_decoded(resample: str) -> None
         ours, plain, served = both(encoded(picture(224, 192)), geometry)
         assert ours == plain
         assert served == 1
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_damaged_jpegs_become_the_same_row_or_the_same_reason(seed: int) -> None:
-    rng = random.Random(seed)
-    geometry = Geometry(64, 64, crop_fraction=0.875)
-    intact = [
-        encoded(picture(rng.randint(20, 300), rng.randint(20, 300), seed), subsampling=rng.choice([0, 1, 2]), **options)
-        for options in ({}, {"progressive": True}, {"restart_marker_blocks": 4}, {"quality": 40})
-    ]
-    reasons = rows = 0
-    for _ in range(60):
-        data = bytearray(rng.choice(intact))
-        for _ in range(rng.randint(1, 3)):
-            at = rng.randrange(2, len(data))
-            match rng.randrange(4):
-                case 0:
-                    data[at] ^= 1 << rng.randrange(8)
-                case 1:
-                    data[at : at + rng.randint(1, 30)] = b""
-                case 2:
-                    data[at:at] = rng.randbytes(rng.randint(1, 8))
-                case _:
-                    data = data[: max(at, 100)]
-        ours, plain, _ = both(bytes(data), geometry)
-        assert ours == plain
-        reasons += isinstance(plain, str)
-        rows += not isinstance(plain, str)
-    assert reasons > 5
-    assert rows > 5
 
 
 def test_damage_below_the_crop_is_noticed() -> None:
@@ -492,7 +461,9 @@ def test_photographs_need_neither_numpy_nor_pillow(suffix: str, imported: set[st
     )
     modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "reader.native" in modules
-    assert {"numpy", "PIL.Image", "logging", "csv", "difflib"} & modules == imported
+    # importing jpeg4py takes each process 80 ms, most of it cffi's parser of C
+    unneeded = {"numpy", "PIL.Image", "logging", "csv", "difflib", "jpeg4py", "cffi", "pycparser"}
+    assert unneeded & modules == imported
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="workers inherit the limit by fork")
@@ -508,18 +479,3 @@ def test_masks_of_any_size_are_read_where_no_other_image_needs_pillow(
     monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
     report = packer.pack(tmp_path / "in", tmp_path / "out", size=32, masks=tmp_path / "masks", workers=1)
     assert (report.rows, report.rejected) == (1, 0)
-
-
-def test_a_jpeg_needs_no_parser_of_c() -> None:
-    """Importing jpeg4py takes each process 80 ms, most of it cffi's parser; the compiled part does without it."""
-    program = (
-        "import sys; from packer.pixels.decode import Decoder; from packer.pixels.geometry import Geometry;"
-        "from packer.pixels.decoders import decoder_versions;"
-        "row = Decoder(Geometry(32, 32)).row(sys.stdin.buffer.read());"
-        "assert row.done == {'decoder': 'libjpeg-turbo'} and decoder_versions()['libjpeg-turbo']['turbojpeg'];"
-        "sys.exit(sorted({'jpeg4py', 'cffi', 'pycparser'} & {*sys.modules}) or 0)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], input=encoded(picture(64, 48)), cwd=ROOT, capture_output=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, b"")

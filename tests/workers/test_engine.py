@@ -11,13 +11,13 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Tune, make_tree, memory_cgroup, store_bytes
+from conftest import Tune, make_tree, store_bytes
 
 from packer import pack
 from packer.errors import DecodeError
@@ -67,12 +67,6 @@ class Faults:
 @pytest.fixture
 def faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Faults:
     return Faults(tmp_path / "log", monkeypatch)
-
-
-@pytest.fixture
-def small_cgroup() -> Iterator[Path]:
-    with memory_cgroup(100 << 20) as group:
-        yield group
 
 
 def segfault() -> None:
@@ -180,22 +174,6 @@ def test_a_signal_while_those_that_read_headers_end_leaves_none(
     with pytest.raises(KeyboardInterrupt):
         pack(images, tmp_path / "out")
     assert set(multiprocessing.active_children()) <= children
-
-
-def test_a_worker_that_the_kernel_kills_for_memory_costs_that_image_alone(
-    images: Path, tmp_path: Path, faults: Faults, small_cgroup: Path
-) -> None:
-    deadly = images / "class1/003.jpg"
-
-    def too_much() -> None:
-        (small_cgroup / "cgroup.procs").write_text(str(os.getpid()))
-        bytearray(300 << 20)
-
-    faults.make(deadly, too_much)
-    pack(images, tmp_path / "out", size=32, workers=2, max_rejects=1)
-    _only_reject_is(
-        tmp_path, images, deadly, "its worker ended (killed by SIGKILL, as the system does where memory runs out)"
-    )
 
 
 def _only_reject_is(tmp_path: Path, images: Path, path: Path, reason: str) -> None:
