@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import interrupted, make_tree, store_bytes
 
-from packer import merge, pack, pull, push, subset, update, verify
+from packer import pack, pull, push, subset, update, verify
 from packer.cli.app import run
 from packer.store.state import check_finished
 from reader import MemmapDataset
 from reader.format.errors import IncompleteStoreError
-
-Command = Callable[[Path, str], Any]
-
-# each makes, or replaces, a store at OUT from the folder of things and the way to it
-WRITERS: dict[str, Command] = {
-    "pack": lambda root, out: pack(root / "images", out, size=32, workers=1),
-    "pack --overwrite": lambda root, out: pack(root / "images", out, size=32, workers=1, overwrite=True),
-    "update": lambda root, out: update(root / "images", out, workers=1),
-    "merge": lambda root, out: merge([root / "mine", root / "mine"], out),
-    "subset": lambda root, out: subset(root / "mine", out, rows=[1, 0]),
-    "pull": lambda root, out: pull((root / "mine").as_uri(), out),
-}
-REPLACING = {"pack --overwrite", "update"}
 
 
 @pytest.fixture
@@ -38,20 +23,6 @@ def root(tmp_path: Path) -> Path:
     make_tree(tmp_path / "images", classes=2, each=2)
     pack(tmp_path / "images", tmp_path / "mine", size=32, workers=1)
     return tmp_path
-
-
-@pytest.mark.parametrize("name", WRITERS)
-def test_a_command_writes_where_the_system_says_that_out_is(name: str, root: Path) -> None:
-    pack(make_tree(root / "others", classes=1, each=3), root / "out", size=16, workers=1)
-    if name in REPLACING:
-        pack(root / "images", root / "far/out", size=32, workers=1)
-        (root / "images/class0/000.jpg").unlink()
-        pack(root / "images", root / "mine", size=32, workers=1, overwrite=True)
-    beside = store_bytes(root / "out")
-    WRITERS[name](root, f"{root}/link/../out")
-    assert store_bytes(root / "out") == beside
-    assert (root / "far/out/manifest.json").is_file()
-    assert not [path for path in root.iterdir() if path.name.startswith(".")]
 
 
 def test_a_command_reads_where_the_system_says_that_its_inputs_are(

@@ -93,46 +93,37 @@ def _run(name: str, moment: int, made: Path, out: Path, take: Callable[[], objec
     return str(caught.value)
 
 
-@pytest.mark.parametrize("is_removed", [False, True], ids=["renamed", "removed"])
-@pytest.mark.parametrize(("name", "moment"), TABLE)
-def test_the_store_that_another_made_where_out_was_is_left_as_it_is(
-    name: str, moment: int, is_removed: bool, made: Path, tmp_path: Path
+WAYS = [(name, moment, how) for name, moment in TABLE for how in ("renamed", "removed")]
+# beside a stage that stays, where none was; and a stage that is gone
+WAYS += [(name, 2 if (name, 2) in TABLE else 1, "appears") for name in COMMANDS]
+WAYS += [(name, 1, "gone") for name in COMMANDS]
+
+
+@pytest.mark.parametrize(("name", "moment", "how"), WAYS)
+def test_what_is_where_out_was_or_where_it_is_made_is_left_as_it_is(
+    name: str, moment: int, how: str, made: Path, tmp_path: Path
 ) -> None:
-    out, inodes = tmp_path / "out", list[dict[str, int]]()
+    """The store of another command, or nothing."""
+    out, stage, inodes = tmp_path / "out", tmp_path / "out.packing", list[dict[str, int]]()
 
     def inode_numbers() -> dict[str, int]:
-        return {str(path): path.stat().st_ino for path in out.rglob("*")}
+        return {str(path): path.stat().st_ino for path in tmp_path.glob("out/**/*")}
 
     def take() -> None:
-        taken = out if out.exists() else tmp_path / "out.packing"
-        shutil.rmtree(taken) if is_removed else taken.rename(tmp_path / "out.old")
-        shutil.copytree(made / "theirs", out)
+        taken = stage if how == "gone" or not (out.exists() or how == "appears") else out
+        if how in ("removed", "gone"):
+            shutil.rmtree(taken)
+        elif taken.exists():
+            taken.rename(tmp_path / "out.old")
+        if how != "gone":
+            shutil.copytree(made / "theirs", out)
         inodes.append(inode_numbers())
 
     error = _run(name, moment, made, out, take)
-    assert store_bytes(out) == store_bytes(made / "theirs")
+    assert re.match(SENTENCE, error), error
     assert inode_numbers() == inodes[0]
-    assert re.match(SENTENCE, error), error
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_store_that_appears_where_none_was_is_left_as_it_is(name: str, made: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-
-    def appear() -> None:
-        if out.exists():
-            out.rename(tmp_path / "out.old")
-        shutil.copytree(made / "theirs", out)
-
-    error = _run(name, TABLE[-1][1] if (name, 2) in TABLE else 1, made, out, appear)
-    assert store_bytes(out) == store_bytes(made / "theirs")
-    assert re.match(SENTENCE, error), error
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_folder_that_was_removed_is_not_made_again(name: str, made: Path, tmp_path: Path) -> None:
-    out, stage = tmp_path / "out", tmp_path / "out.packing"
-    error = _run(name, 1, made, out, lambda: shutil.rmtree(stage))
-    assert not stage.exists()
-    assert re.match(SENTENCE, error), error
-    assert out.exists() == (COMMANDS[name][0] == "mine")
+    if how == "gone":
+        assert not stage.exists()
+        assert out.exists() == (COMMANDS[name][0] == "mine")
+    else:
+        assert store_bytes(out) == store_bytes(made / "theirs")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import interrupted, make_splits, store_bytes
+from conftest import make_splits, store_bytes
 
 from packer import pack, pull, push, seal_parts, update
 from packer.cli.app import run
@@ -38,24 +38,6 @@ def test_a_command_says_how_far_an_unfinished_pack_came(
         f"pack: {tmp_path} is incomplete: its pack, at {progress}, was interrupted or is still running. Continue with:"
         f" pack IMAGES {tmp_path}\n"
     )
-
-
-def test_of_a_store_that_is_replaced_info_says_how_far_that_is(
-    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out"
-    pack(images, out, size=16)
-    for change, options, command in (
-        (pack, {"size": 32, "overwrite": True}, f"pack {images} {out} --size 32 --overwrite"),
-        (update, {}, f"pack update {images} {out}"),
-    ):
-        interrupted(change, images, out, **options, workers=1)
-        assert run(["info", str(tmp_path / "out.packing")]) == 1
-        said = capsys.readouterr().err
-        assert f"{out} holds a store whose replacement, at" in said
-        assert said.endswith(f"Continue with: {command}\n")
-        shutil.rmtree(tmp_path / "out.packing")
-    assert run(["info", str(out)]) == 0
 
 
 Seen = Callable[..., None]
