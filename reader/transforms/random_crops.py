@@ -151,7 +151,7 @@ class RandomCrop(ViewTransform):
         Raises:
             ValueError: the padded images are smaller than size, or have boxes or sizes of their own where padding repeats them.
         """
-        size, sides = np.array([self.width, self.height]), np.array([self.padding.sides])
+        size, sides = (self.width, self.height), np.array([self.padding.sides])
         if self.pad_if_needed:
             more = size - view.sizes - sides[:, :2] - sides[:, 2:]
             sides = sides + np.tile(more.clip(min=0), 2)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from reader import compiled
 from reader.host_values import sent
 from reader.store import ImageBatch, RaggedBatch
 from reader.tuning import tuning
@@ -43,7 +44,7 @@ def in_parts(kernel: Kernel, pixels: torch.Tensor, *parameters: torch.Tensor) ->
     for n, part in enumerate(zip(*(tensor.split(step) for tensor in (pixels, *parameters)), strict=True)):
         found = kernel(*part)
         # one result for all parts: kept until they are joined, each would take memory of its own
-        result = result or [found.new_empty(len(pixels), *found.shape[1:])]
+        result = result or [compiled.memory_like(found, len(pixels))]
         result[0][n * step : n * step + len(found)] = found
     return result[0]
 
