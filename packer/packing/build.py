@@ -37,7 +37,7 @@ from packer.workers.block_worker import PackJob
 from packer.workers.engine import LocalEngine
 from packer.workers.processes import start_context
 from reader.format.filesystem import absolute_path
-from reader.format.manifest import PIXELS, read_manifest
+from reader.format.manifest import PIXELS, Manifest, read_manifest
 from reader.system import available_cpus
 
 if TYPE_CHECKING:
@@ -115,12 +115,11 @@ class Build:
         try:
             (self._out / journals.FOLDER).mkdir(parents=True, exist_ok=True)
             with checked(self._to.check_same):
-                return self._made()
-        except _NothingPacked as e:
-            if self._options.part:
-                return self._completed(empty_report(self._inputs, self._making.name, self._reasons()))
-            self._to.withdraw(self._out)
-            raise PackError(str(e)) from None
+                sealed = self._made()
+            if sealed is None:
+                return self._without_rows()
+            report = store_report(sealed, self._inputs, self._out, 0.0, self._resumed_from)
+            return self._completed(dataclasses.replace(report, out=str(self._making.name)))
         except SourceError as e:
             one = " A single file that stays unreadable is rejected when an empty one takes its place."
             raise SourceError(
@@ -132,7 +131,8 @@ class Build:
         except EngineError as e:
             raise PackError(f"packing stopped: {e} What is packed is kept: give the same command again.") from None
 
-    def _made(self) -> PackReport:
+    def _made(self) -> Manifest | None:
+        """Begin or continue, run all blocks and seal; None: every input was rejected."""
         unfinished = journals.header_of(self._out)
         header = self._header(unfinished)
         what = header_difference(unfinished, header) if unfinished else ""
@@ -152,13 +152,9 @@ class Build:
                 self._reuse(header)
             self._take_room()
             self._run_blocks(header.block_inputs)
-            sealed = seal(self._making, header, self._job.layout, self._inputs)
+            return seal(self._making, header, self._job.layout, self._inputs)
         finally:
             self._log.close()
-        if sealed is None:
-            raise _NothingPacked(self._nothing_packed())
-        report = store_report(sealed, self._inputs, self._out, 0.0, self._resumed_from)
-        return self._completed(dataclasses.replace(report, out=str(self._making.name)))
 
     # -- begin
 
@@ -257,12 +253,6 @@ class Build:
 
     # -- end
 
-    def _reasons(self) -> dict[str, int]:
-        """Count the rejects of the journal by reason, most frequent first."""
-        blocks = (result for result, _ in journals.read_blocks(self._out))
-        reasons = (reject.reason for result in blocks for reject in result.rejects)
-        return dict(collections.Counter(reasons).most_common())
-
     def _completed(self, report: PackReport) -> PackReport:
         """Add to a report what this run alone knows."""
         seconds, changed = time.perf_counter() - self._started, self._committed.changed
@@ -280,18 +270,18 @@ class Build:
             too_many_rejects=report.rejected > self._options.allowed_rejects(report.inputs),
         )
 
-    def _nothing_packed(self) -> str:
-        results = journals.read_blocks(self._out)
-        first = next((reject for result, _ in results for reject in result.rejects), None)
-        example = f" For example {first.path}: {first.reason}." if first else ""
-        if first and first.reason == NO_FILE:
+    def _without_rows(self) -> PackReport:
+        """Report a part whose inputs were all rejected; of a whole pack, leave nothing and raise PackError."""
+        rejects = [reject for result, _ in journals.read_blocks(self._out) for reject in result.rejects]
+        if self._options.part:
+            reasons = collections.Counter(reject.reason for reject in rejects)
+            return self._completed(empty_report(self._inputs, self._making.name, dict(reasons.most_common())))
+        self._to.withdraw(self._out)
+        example = f"For example {rejects[0].path}: {rejects[0].reason}."
+        if rejects[0].reason == NO_FILE:
             example += f" If its paths start in another folder, name that by {Option('root')}."
         every = "its only input was" if len(self._inputs) == 1 else f"all {len(self._inputs)} inputs were"
-        return f"nothing of {self._inputs.base} could be packed: {every} rejected.{example}"
-
-
-class _NothingPacked(Exception):
-    """All inputs were rejected."""
+        raise PackError(f"nothing of {self._inputs.base} could be packed: {every} rejected. {example}")
 
 
 def _pack_job(

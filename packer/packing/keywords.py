@@ -30,12 +30,14 @@ def takes(
     def decorate(
         function: Callable[[Inputs, Out, Options], Result],
     ) -> Callable[Concatenate[Inputs, Out, Keywords], Result]:
+        """Give a function the signature and the docstring of its options."""
         first = [*inspect.signature(function).parameters.values()][:2]
         parameters = [*first, *inspect.signature(make).parameters.values()]
         signature = inspect.Signature(parameters, return_annotation=inspect.signature(function).return_annotation)
 
         @functools.wraps(function)
         def called(*arguments: object, **keywords: object) -> Result:
+            """Make the options, and call the function with them."""
             try:
                 given = signature.bind(*arguments, **keywords).arguments
             except TypeError as e:

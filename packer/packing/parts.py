@@ -271,6 +271,21 @@ class _Packed:
         """What its rows take in their file, without what fills it to complete pages."""
         return sum(block.size_bytes for block in self.blocks)
 
+    def check_files(self, store: Path) -> None:
+        """Refuse a damaged part: digests are made anew, so that what is wrong now would be right for ever."""
+        if not self.manifest:
+            return
+        is_joined, again = (store / PIXELS).exists(), f"part {self.part} again, with {Option('part')} and {OVERWRITE}."
+        if not is_joined:  # then its rows may be gone
+            try:
+                check_finished(self.folder)
+            except StoreError as e:
+                raise PackError(f"{e} Or pack {again}") from None
+        # rows have sums of their own
+        large = [name for name in (PIXELS, MASKS) if name == PIXELS or not (self.folder / name).exists()]
+        if wrong := damage(self.folder, self.manifest, [name for name in self.manifest.files if name not in large]):
+            raise PackError(f"{wrong} {f'Remove {store}, and pack the parts again.' if is_joined else f'Pack {again}'}")
+
 
 def _packed_parts(store: Path) -> list[_Packed]:
     """Check that the parts of a store together are one complete pack, and return those that have inputs, in order."""
@@ -298,20 +313,7 @@ def _packed_parts(store: Path) -> list[_Packed]:
                 f"part {first.part} of {out} was packed with {what} in part {one.part}."
                 f" Pack one of them again, with {Option('part')} and {OVERWRITE}."
             )
-        if not one.manifest:
-            continue
-        is_joined, again = (store / PIXELS).exists(), f"part {one.part} again, with {Option('part')} and {OVERWRITE}."
-        if not is_joined:  # then its rows may be gone
-            try:
-                check_finished(one.folder)
-            except StoreError as e:
-                raise PackError(f"{e} Or pack {again}") from None
-        # their digests are made anew: what is wrong now would be right for ever; rows have sums of their own
-        names = [
-            name for name in one.manifest.files if name != PIXELS and (name != MASKS or (one.folder / name).exists())
-        ]
-        if wrong := damage(one.folder, one.manifest, names):
-            raise PackError(f"{wrong} {f'Remove {store}, and pack the parts again.' if is_joined else f'Pack {again}'}")
+        one.check_files(store)
     if not any(one.rows for one in found):
         raise PackError(f"nothing of {out} could be packed: every input was rejected.")
     return found

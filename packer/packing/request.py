@@ -34,6 +34,7 @@ from packer.text import difference as decoders_difference
 from packer.text import options_difference
 from packer.workers.block_worker import PackJob
 from reader.format.errors import StoreError
+from reader.format.manifest import Manifest
 from reader.format.shown import redacted
 
 # In the recorded labels: the digest of all that is known of the inputs before one is opened.
@@ -118,10 +119,7 @@ def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Pat
         PackError: it is damaged, or was asked for otherwise: says in what, and what to do.
         SourceError: the sources cannot be looked at now.
     """
-    try:
-        manifest = check_finished(out)
-    except StoreError as e:
-        raise PackError(str(e)) from None
+    manifest = intact(out)
     asked = options.shaping() | recorded_labels(inputs)
     if options.least_sides is None:
         asked["size"] = manifest.options["size"]
@@ -139,6 +137,14 @@ def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Pat
     report = store_report(manifest, inputs, out, 0.0, manifest.inputs)
     too_many = manifest.rejected > options.allowed_rejects(manifest.inputs)
     return dataclasses.replace(report, too_many_rejects=too_many)
+
+
+def intact(out: Path) -> Manifest:
+    """Return the manifest of a finished store; raises PackError where it is damaged, or none."""
+    try:
+        return check_finished(out)
+    except StoreError as e:
+        raise PackError(str(e)) from None
 
 
 def update_command(images: Sequence[str], target: str | os.PathLike[str], options: PackOptions) -> str:

@@ -21,13 +21,13 @@ from packer.option_names import OVERWRITE, Option
 from packer.options import LabelOptions, PackOptions, WorkerOptions
 from packer.packing.keywords import takes
 from packer.packing.pack import ImagesArgument, named_sources, pack_sources
+from packer.packing.request import intact
 from packer.pixels.decoders import pixel_versions
 from packer.report import PackReport
 from packer.store.destination import Folder
 from packer.store.reuse import check_reusable
 from packer.store.state import UPDATE, check_finished, resolved_out
 from packer.text import names_difference, some
-from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
 
 # Options of labels that an update takes from the store where they are not given.
@@ -74,7 +74,7 @@ def update(images: ImagesArgument, out: str | os.PathLike[str], options: UpdateO
     to = Folder(target, UPDATE)
     to.recover()
     stores = stores_of(target)
-    manifests = {split: _intact(path) for split, path in stores.items()}
+    manifests = {split: intact(path) for split, path in stores.items()}
     recorded = next(iter(manifests.values()))
     labels = _labels(target, next(iter(stores.values())), recorded, options, named_sources(images))
     pack_options = _ReusingOptions.among(vars(options) | dict(recorded.options) | labels)
@@ -141,10 +141,3 @@ def _check_classes(out: Path, before: Manifest, now: Inputs, options: UpdateOpti
         return []
     changes = f"numbers moved: {some(moved)}" if moved else "all others keep their numbers"
     return [f"{out} has other classes than before ({what}); {changes}."]
-
-
-def _intact(path: Path) -> Manifest:
-    try:
-        return check_finished(path)
-    except StoreError as e:
-        raise PackError(str(e)) from None

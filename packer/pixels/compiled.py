@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Protocol
 
 from packer.pixels import jpeg
 
@@ -23,35 +23,15 @@ _LINES = 256
 PixelBytes = bytes | bytearray | memoryview
 
 
-class RowOf(Protocol):
-    """Decodes a JPEG to (width, height) = source by DCT scaling, resizes it, and cuts out size = (width, height) from origin on.
-
-    Writes uint8[height, width, 3] of RGB, 0 outside the picture, to out; False where the data is anything but a sound JPEG.
-    """
-
-    def __call__(
-        self,
-        data: bytes,
-        source: Pair,
-        resized: Pair,
-        origin: Pair,
-        size: Pair,
-        resample: int,
-        out: bytearray | memoryview,
-        /,
-    ) -> bool: ...
-
-
-class ResizeOf(Protocol):
-    """Resizes a picture of source = (width, height), of one or four bytes a pixel, to size; None where a side is above 2^20."""
-
-    def __call__(self, pixels: bytes, source: Pair, size: Pair, resample: int) -> bytes | None: ...
-
-
-class SumsOf(Protocol):
-    """Returns the sum of each of 1, 2, 3, 4 or 6 channels of interleaved bytes, and behind these the sum of squares of each."""
-
-    def __call__(self, pixels: PixelBytes, channels: int) -> tuple[int, ...]: ...
+# data of a JPEG, source, resized, origin, size, a number of PIL.Image.Resampling, out: decodes it to (width, height) = source by
+# DCT scaling, resizes it, and cuts out size = (width, height) from origin on. Writes uint8[height, width, 3] of RGB, 0 outside
+# the picture, to out; False where the data is anything but a sound JPEG.
+RowOf = Callable[[bytes, Pair, Pair, Pair, Pair, int, bytearray | memoryview], bool]
+# pixels of one or four bytes, source = (width, height), size, a number of PIL.Image.Resampling: resizes a picture to size; None
+# where a side is above 2^20.
+ResizeOf = Callable[[bytes, Pair, Pair, int], bytes | None]
+# interleaved bytes and their channels, 1, 2, 3, 4 or 6: returns the sum of each channel, and behind these the sums of squares.
+SumsOf = Callable[[PixelBytes, int], tuple[int, ...]]
 
 
 @dataclass(frozen=True)

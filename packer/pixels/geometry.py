@@ -60,11 +60,6 @@ class Geometry:
         return cls(*(manifest.common_sides or (side, side)), **chosen, limits_short=is_short)
 
     @property
-    def sides(self) -> tuple[int, int]:
-        """Height and width."""
-        return self.height, self.width
-
-    @property
     def has_own_sizes(self) -> bool:
         """Whether each row keeps the size of its picture, scaled down where a side is too long."""
         return self.fit == "none"
@@ -72,7 +67,7 @@ class Geometry:
     @property
     def common_sides(self) -> tuple[int, int] | None:
         """Height and width of every row; None where they differ."""
-        return None if self.has_own_sizes else self.sides
+        return None if self.has_own_sizes else (self.height, self.width)
 
     @property
     def has_content(self) -> bool:
