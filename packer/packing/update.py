@@ -26,7 +26,7 @@ from packer.pixels.decoders import pixel_versions
 from packer.report import PackReport
 from packer.store.destination import Folder
 from packer.store.reuse import check_reusable
-from packer.store.state import UPDATE, check_finished, resolved_out
+from packer.store.state import UPDATE, resolved_out
 from packer.text import names_difference, some
 from reader.format.manifest import Manifest
 
