@@ -8,31 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from conftest import interrupted, make_tree, photo
 from PIL import Image, ImageDraw
 
 from packer import PackError, ScanError, pack
-from packer.inputs.boxes import moved_to_rows
 from packer.operations.verify import verify
-from packer.pixels.geometry import Geometry
 from packer.sample_lines import read_json_lines
 from reader import MemmapDataset, MemmapLoader, RandomHorizontalFlip
 
 FITS = ("crop", "pad", "squash", "inside")
-# EXIF 2.32, tag 274: on which side of the upright picture the stored one's first row and first column are
-SIDES = {
-    1: ("top", "left"),
-    2: ("top", "right"),
-    3: ("bottom", "right"),
-    4: ("bottom", "left"),
-    5: ("left", "top"),
-    6: ("right", "top"),
-    7: ("right", "bottom"),
-    8: ("left", "bottom"),
-}
-Floats = npt.NDArray[np.float64]
+# of EXIF 2.32, tag 274
+ORIENTATIONS = range(1, 9)
 
 
 def coco(
@@ -61,18 +48,6 @@ def boxes_of(out: Path) -> list[list[list[float]]]:
 # -- where they go
 
 
-def stored_again(corners: Floats, size: tuple[int, int], orientation: int) -> Floats:
-    """Undo what EXIF does, by the distances from the sides that it names."""
-    width, height = size
-
-    def along(x: Floats, y: Floats) -> Floats:
-        distance = {"left": x, "right": width - x, "top": y, "bottom": height - y}
-        row_side, column_side = SIDES[orientation]
-        return np.stack([distance[column_side], distance[row_side]], axis=1)
-
-    return np.hstack([along(corners[:, 0], corners[:, 1]), along(corners[:, 2], corners[:, 3])])
-
-
 def placed(size: tuple[int, int], fit: str, row: int) -> tuple[float, float, float, float]:
     """Return scale and offset, across and down, of a picture in a square row, by the definition of each fit."""
     width, height = size
@@ -82,33 +57,9 @@ def placed(size: tuple[int, int], fit: str, row: int) -> tuple[float, float, flo
         long = int(row * max(size) / min(size))
         new = (row, long) if width <= height else (long, row)
         return new[0] / width, new[1] / height, -round((new[0] - row) / 2.0), -round((new[1] - row) / 2.0)
-    if fit == "none":  # scaled down where the longer side is more than this
-        new = tuple(max(1, min(row, max(size)) * side // max(size)) for side in size)
-        return new[0] / width, new[1] / height, 0, 0
     new = tuple(min(row, max(1, round(row * side / max(size)))) for side in size)
     left, top = ((row - new[0]) // 2, (row - new[1]) // 2) if fit == "pad" else (0, 0)
     return new[0] / width, new[1] / height, left, top
-
-
-@pytest.mark.parametrize("fit", [*FITS, "none"])
-@pytest.mark.parametrize("orientation", SIDES)
-def test_ten_thousand_boxes_go_to_the_row_and_back_within_a_hundredth_of_a_pixel(orientation: int, fit: str) -> None:
-    draw = np.random.default_rng(orientation)
-    pictures, each, row = 100, 100, 224
-    upright = draw.integers(20, 4000, (pictures, 2))
-    stored = upright[:, ::-1] if orientation >= 5 else upright
-    owners = np.repeat(np.arange(pictures), each)
-    corners = np.sort(draw.random((len(owners), 2, 2)), axis=1).reshape(-1, 4) * np.tile(stored, 2)[owners]
-    known = np.column_stack([upright, np.full(pictures, orientation)])
-    # as the store holds them
-    in_rows = moved_to_rows(corners, owners, known, Geometry(row, row, fit)).astype(np.float32).astype(np.float64)
-    for picture, size in enumerate(upright.tolist()):
-        across, down, left, top = placed(size, fit, row)
-        mine = owners == picture
-        back = (in_rows[mine] - [left, top, left, top]) / [across, down, across, down]
-        found = stored_again(back, size, orientation)
-        found = np.hstack([np.minimum(found[:, :2], found[:, 2:]), np.maximum(found[:, :2], found[:, 2:])])
-        assert np.abs(found - corners[mine]).max() < 0.01
 
 
 def rectangle(images: Path, orientation: int) -> Image.Image:
@@ -123,15 +74,15 @@ def rectangle(images: Path, orientation: int) -> Image.Image:
 @pytest.mark.parametrize("fit", FITS)
 def test_a_drawn_rectangle_is_in_the_row_where_its_box_says(fit: str, tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
-    for orientation in SIDES:
+    for orientation in ORIENTATIONS:
         rectangle(tmp_path / "images", orientation)
-    names: dict[str, tuple[int, int] | None] = {f"{orientation}.png": (300, 200) for orientation in SIDES}
+    names: dict[str, tuple[int, int] | None] = {f"{orientation}.png": (300, 200) for orientation in ORIENTATIONS}
     labels = coco(tmp_path / "coco.json", names, [(name, [90, 50, 80, 80]) for name in names])
     pack(tmp_path / "images", tmp_path / "out", size=100, fit=fit, boxes=labels, workers=1)
     train = MemmapDataset(tmp_path / "out", as_tuple=False)
     for row, boxes in enumerate(boxes_of(tmp_path / "out")):
         ys, xs = np.nonzero(train.numpy()[row, :, :, 0] > 127)
-        assert np.abs(np.subtract(boxes[0], [xs.min(), ys.min(), xs.max() + 1, ys.max() + 1])).max() <= 1
+        assert np.abs(np.subtract(boxes[0], [xs.min(), ys.min(), xs.max() + 1, ys.max() + 1])).max() < 0.6
     assert len({tuple(boxes[0]) for boxes in boxes_of(tmp_path / "out")}) > 3
 
 
@@ -214,59 +165,6 @@ def test_boxes_are_clipped_to_picture_and_crop_and_those_without_area_left_out(f
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("annotation", "reason"),
-    [
-        ({"bbox": [1, 2, 3]}, "annotation 1 of c.json has the bbox [1, 2, 3]; expected x, y, width, height"),
-        ({"bbox": [1, 2, 3, None]}, "annotation 1 of c.json has the bbox [1, 2, 3, None]; expected x, y, width, height"),
-        ({}, "annotation 1 of c.json has the bbox None; expected x, y, width, height"),
-        ({"bbox": [10**400, 2, 3, 4]}, f"annotation 1 of c.json has the bbox [1{'0' * 78}; expected x, y, width, height"),
-        ({"bbox": [1, 2, 3, 4], "category_id": 8}, "annotation 1 of c.json has the category_id 8, which is no category there"),
-    ],
-)  # fmt: skip
-def test_an_image_with_a_senseless_annotation_is_rejected(
-    annotation: dict[str, Any], reason: str, flat: Path, tmp_path: Path
-) -> None:
-    labels = coco(tmp_path / "c.json", flat_sizes(), [], annotations=[{"image_id": 11, "category_id": 7} | annotation])
-    report = pack(flat, tmp_path / "out", size=32, boxes=labels, workers=1)
-    assert (report.rows, report.reasons) == (5, {reason: 1})
-    assert [line["path"] for line in read_json_lines(tmp_path / "out" / "rejected.jsonl")] == ["1.png"]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (None, "c.json' cannot be read: No such file or directory. Expected COCO's json"),
-        ('{"images": [],\n\n oh', "c.json is not JSON: .*: line 3"),
-        ('{"images": []}', "c.json has no list 'annotations'. Expected COCO's json"),
-        ("[]", "c.json has no list 'images'"),
-        ('{"images": [3], "annotations": [], "categories": []}', "image 1 of .*c.json is 3. Expected an id and a file"),
-        ('{"images": [], "annotations": [], "categories": [{"id": 1}]}', "category 1 of .*Expected an id and a name"),
-        (
-            '{"images": [], "annotations": [], "categories": [{"id": 3, "name": "cat"}, {"id": 3, "name": "dog"}]}',
-            "two categories with the id 3, 'cat' and 'dog'",
-        ),
-        (
-            '{"images": [{"id": 0, "file_name": "0.png"}, {"id": 0, "file_name": "1.png"}],'
-            ' "annotations": [], "categories": []}',
-            "two images with the id 0, '1.png' the second",
-        ),
-        (
-            '{"images": [{"id": 0, "file_name": "0.png"}], "annotations": [{"image_id": "0"}], "categories": []}',
-            "no annotation of .*c.json is for an image that it lists: the first has the image_id '0', the first image the id 0",
-        ),
-    ],
-)
-def test_a_coco_file_that_is_none_ends_the_pack_before_it_begins(
-    text: str | None, message: str, flat: Path, tmp_path: Path
-) -> None:
-    if text is not None:
-        (tmp_path / "c.json").write_text(text)
-    with pytest.raises(ScanError, match=message):
-        pack(flat, tmp_path / "out", size=32, boxes=tmp_path / "c.json")
-    assert not (tmp_path / "out").exists()
-
-
 def test_images_are_found_by_the_end_of_their_path_and_must_be_one(tmp_path: Path) -> None:
     images = make_tree(tmp_path / "images", each=1)
     (images / "class1" / "000.jpg").rename(images / "class1" / "one.jpg")
@@ -312,18 +210,9 @@ def stopped(images: Path, out: Path, **options: Any) -> None:
     interrupted(pack, images, out, **options, inputs=16)
 
 
-def many_boxes(images: Path, path: Path) -> Path:
-    """Give each image of a tree a few boxes of its own."""
-    draw = np.random.default_rng(0)
-    names: dict[str, tuple[int, int] | None] = {
-        str(file.relative_to(images)): None for file in sorted(images.rglob("*.jpg"))
-    }
-    boxes = [(name, draw.integers(1, 40, 4).tolist()) for name in names for _ in range(draw.integers(0, 5))]
-    return coco(path, names, boxes)
-
-
 def test_labels_that_changed_since_are_refused_by_a_resume(images: Path, tmp_path: Path) -> None:
-    labels = many_boxes(images, tmp_path / "c.json")
+    names: dict[str, tuple[int, int] | None] = {str(path.relative_to(images)): None for path in images.rglob("*.jpg")}
+    labels = coco(tmp_path / "c.json", names, [(name, [5, 5, 9, 9]) for name in names])
     stopped(images, tmp_path / "out", size=32, boxes=labels, workers=1)
     changed = json.loads(labels.read_text())
     changed["annotations"][-1]["bbox"][0] += 1
@@ -401,26 +290,100 @@ def test_names_of_classes_come_from_data_yaml(names: str, where: str, flat: Path
     assert train.store.extras["box_targets"][1].tolist() == [2]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("names: {0: cat, 2: dog}\n", "data.yaml numbers a class 2. Expected 0 to 1, each once"),
-        ("names: [cat, cat]\n", "data.yaml names the class 'cat' twice"),
-        ("names: [cat, [dog]]\n", "data.yaml holds no list of class names"),
-        ("- cat\n- dog\n", "data.yaml has no names of classes. Expected 'names:'"),
-        ("[" * 20_000, "data.yaml cannot be read"),
-        (b"\xff\xfe\x00", "data.yaml cannot be read"),
-    ],
-    ids=lambda value: repr(value)[:30],
-)
-def test_a_data_yaml_that_makes_no_sense_ends_the_pack_before_it_begins(
-    text: str | bytes, message: str, flat: Path, tmp_path: Path
+def test_images_of_which_labels_say_nothing_are_noted(flat: Path, tmp_path: Path) -> None:
+    labels = yolo(flat, tmp_path / "labels", {"8.txt": "", "1.txt": "3 0.5 0.5 0.5 0.5"}, classes=None)
+    (labels / "0.txt").unlink()
+    report = pack(flat, tmp_path / "out", size=32, boxes=labels, workers=1)
+    assert report.notes == [f"{labels} says nothing of 1 of 6 images, 0.png first: they have no boxes."]
+    assert MemmapDataset(tmp_path / "out").classes == ["0", "1", "2", "3"]
+
+
+# -- what is wrong with them
+
+BBOX = "annotation 1 of c.json has the bbox %s; expected x, y, width, height"
+# an annotation of 1.png, or the lines of 1.txt -> why the image is rejected
+SENSELESS: list[tuple[dict[str, Any] | str, str]] = [
+    ({"bbox": [1, 2, 3]}, BBOX % "[1, 2, 3]"),
+    ({"bbox": [1, 2, 3, None]}, BBOX % "[1, 2, 3, None]"),
+    ({}, BBOX % None),
+    ({"bbox": [10**400, 2, 3, 4]}, BBOX % f"[1{'0' * 78}"),
+    ({"bbox": [1, 2, 3, 4], "category_id": 8}, "annotation 1 of c.json has the category_id 8, which is no category there"),
+    ("0 0.5 0.5 0.5 0.5\n0 0.5 0.5 0.5\n", "line 2 of 1.txt is '0 0.5 0.5 0.5'"),
+    ("0 0.1 0.1 0.2 0.1 0.2 0.2\n", "line 1 of 1.txt is '0 0.1 0.1 0.2 0.1 0.2 0.2'"),
+    ("0 0.5 0.5 0.5 wide\n", "line 1 of 1.txt is '0 0.5 0.5 0.5 wide'"),
+    ("0 0.5 0.5 0.5 nan\n", "line 1 of 1.txt is '0 0.5 0.5 0.5 nan'"),
+    ("0.5 0.5 0.5 0.5 1\n", "line 1 of 1.txt is '0.5 0.5 0.5 0.5 1'"),
+    ("\n2 0.5 0.5 0.5 0.5\n", "line 2 of 1.txt is '2 0.5 0.5 0.5 0.5'"),
+    ("-1 0.5 0.5 0.5 0.5\n", "line 1 of 1.txt is '-1 0.5 0.5 0.5 0.5'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("label", "reason"), SENSELESS)
+def test_an_image_whose_label_makes_no_sense_is_rejected(label: Any, reason: str, flat: Path, tmp_path: Path) -> None:
+    if isinstance(label, str):
+        labels, reason = yolo(flat, tmp_path / "labels", {"1.txt": label}), reason + EXPECTED
+    else:
+        annotations = [{"image_id": 11, "category_id": 7} | label]
+        labels = coco(tmp_path / "c.json", flat_sizes(), [], annotations=annotations)
+    report = pack(flat, tmp_path / "out", size=32, boxes=labels, workers=1)
+    assert (report.rows, report.reasons) == (5, {reason: 1})
+    assert [line["path"] for line in read_json_lines(tmp_path / "out" / "rejected.jsonl")] == ["1.png"]
+
+
+EXPECTED = "; expected class x y width height, the class below 2"
+NO_MORE = '"annotations": [], "categories": []}'
+# a file of labels, its text, what ends the pack before it begins
+WRONG: list[tuple[str, str | bytes | None, str]] = [
+    ("c.json", None, "c.json' cannot be read: No such file or directory. Expected COCO's json"),
+    ("c.json", '{"images": [],\n\n oh', "c.json is not JSON: .*: line 3"),
+    ("c.json", '{"images": []}', "c.json has no list 'annotations'. Expected COCO's json"),
+    ("c.json", "[]", "c.json has no list 'images'"),
+    ("c.json", '{"images": [3], ' + NO_MORE, "image 1 of .*c.json is 3. Expected an id and a file"),
+    (
+        "c.json",
+        '{"images": [], "annotations": [], "categories": [{"id": 1}]}',
+        "category 1 of .*Expected an id and a name",
+    ),
+    (
+        "c.json",
+        '{"images": [], "annotations": [], "categories": [{"id": 3, "name": "cat"}, {"id": 3, "name": "dog"}]}',
+        "two categories with the id 3, 'cat' and 'dog'",
+    ),
+    (
+        "c.json",
+        '{"images": [{"id": 0, "file_name": "0.png"}, {"id": 0, "file_name": "1.png"}], ' + NO_MORE,
+        "two images with the id 0, '1.png' the second",
+    ),
+    (
+        "c.json",
+        '{"images": [{"id": 0, "file_name": "0.png"}], "annotations": [{"image_id": "0"}], "categories": []}',
+        "no annotation of .*c.json is for an image that it lists: the first has the image_id '0', the first image the id 0",
+    ),
+    (
+        "c.json",
+        '{"images": [{"id": 0, "file_name": "other.png"}], ' + NO_MORE,
+        "c.json lists none of the 6 images, 0.png among them, by its file_name",
+    ),
+    ("labels/other.txt", "", "has a label file for none of the 6 images. Expected 0.txt for 0.png."),
+    ("labels/data.yaml", "names: {0: cat, 2: dog}", "data.yaml numbers a class 2. Expected 0 to 1, each once"),
+    ("labels/data.yaml", "names: [cat, cat]", "data.yaml names the class 'cat' twice"),
+    ("labels/data.yaml", "names: [cat, [dog]]", "data.yaml holds no list of class names"),
+    ("labels/data.yaml", "- cat\n- dog\n", "data.yaml has no names of classes. Expected 'names:'"),
+    ("labels/data.yaml", "[" * 20_000, "data.yaml cannot be read"),
+    ("labels/data.yaml", b"\xff\xfe\x00", "data.yaml cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "message"), WRONG, ids=lambda value: repr(value)[:30])
+def test_labels_that_make_no_sense_end_the_pack_before_it_begins(
+    name: str, text: str | bytes | None, message: str, flat: Path, tmp_path: Path
 ) -> None:
-    pytest.importorskip("yaml")
-    labels = yolo(flat, tmp_path / "labels", {}, classes=None)
-    (labels / "data.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    if text is not None:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ScanError, match=message) as caught:
-        pack(flat, tmp_path / "out", size=32, boxes=labels)
+        pack(flat, tmp_path / "out", size=32, boxes=path if path.suffix == ".json" else path.parent)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
 
@@ -435,43 +398,3 @@ def test_without_pyyaml_a_data_yaml_names_it(flat: Path, tmp_path: Path, monkeyp
         pack(flat, tmp_path / "out", size=32, boxes=labels)
     (tmp_path / "names.txt").write_text("cat\ndog\n")
     assert pack(flat, tmp_path / "out", size=32, boxes=labels, classes=str(tmp_path / "names.txt")).rows == 6
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("0 0.5 0.5 0.5 0.5\n0 0.5 0.5 0.5\n", "line 2 of 1.txt is '0 0.5 0.5 0.5'"),
-        ("0 0.1 0.1 0.2 0.1 0.2 0.2\n", "line 1 of 1.txt is '0 0.1 0.1 0.2 0.1 0.2 0.2'"),
-        ("0 0.5 0.5 0.5 wide\n", "line 1 of 1.txt is '0 0.5 0.5 0.5 wide'"),
-        ("0 0.5 0.5 0.5 nan\n", "line 1 of 1.txt is '0 0.5 0.5 0.5 nan'"),
-        ("0.5 0.5 0.5 0.5 1\n", "line 1 of 1.txt is '0.5 0.5 0.5 0.5 1'"),
-        ("\n2 0.5 0.5 0.5 0.5\n", "line 2 of 1.txt is '2 0.5 0.5 0.5 0.5'"),
-        ("-1 0.5 0.5 0.5 0.5\n", "line 1 of 1.txt is '-1 0.5 0.5 0.5 0.5'"),
-    ],
-)
-def test_an_image_with_a_malformed_yolo_line_is_rejected_with_its_number(
-    text: str, line: str, flat: Path, tmp_path: Path
-) -> None:
-    labels = yolo(flat, tmp_path / "labels", {"1.txt": text})
-    report = pack(flat, tmp_path / "out", size=32, boxes=labels, workers=1)
-    expected = "expected class x y width height, the class below 2"
-    assert (report.rows, report.reasons) == (5, {f"{line}; {expected}": 1})
-
-
-def test_images_of_which_labels_say_nothing_are_noted(flat: Path, tmp_path: Path) -> None:
-    labels = yolo(flat, tmp_path / "labels", {"8.txt": "", "1.txt": "3 0.5 0.5 0.5 0.5"}, classes=None)
-    (labels / "0.txt").unlink()
-    report = pack(flat, tmp_path / "out", size=32, boxes=labels, workers=1)
-    assert report.notes == [f"{labels} says nothing of 1 of 6 images, 0.png first: they have no boxes."]
-    assert MemmapDataset(tmp_path / "out").classes == ["0", "1", "2", "3"]
-
-
-def test_labels_of_none_of_the_images_end_the_pack_before_it_begins(flat: Path, tmp_path: Path) -> None:
-    labels = coco(tmp_path / "c.json", {"other.png": None}, [("other.png", [0, 0, 9, 9])])
-    with pytest.raises(ScanError, match="c.json lists none of the 6 images, 0.png among them, by its file_name"):
-        pack(flat, tmp_path / "out", size=32, boxes=labels)
-    (tmp_path / "labels").mkdir()
-    (tmp_path / "labels" / "other.txt").touch()
-    with pytest.raises(ScanError, match="has a label file for none of the 6 images. Expected 0.txt for 0.png."):
-        pack(flat, tmp_path / "out", size=32, boxes=tmp_path / "labels")
-    assert not (tmp_path / "out").exists()

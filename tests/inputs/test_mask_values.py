@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from PIL import Image
 
 from packer import OptionsError, PackError, merge, pack, subset, update, verify
 from packer.cli.app import run
-from reader import MemmapDataset, StoreError
+from reader import MemmapDataset
 from reader.format.manifest import read_manifest
 
 Values = npt.NDArray[np.uint8]
@@ -144,31 +144,3 @@ def test_values_that_are_none_are_refused(what: str, tmp_path: Path) -> None:
     with pytest.raises(OptionsError) as caught:
         pack(tmp_path, tmp_path / "out", **{"size": 8, "masks": tmp_path, **given})
     assert sentence in str(caught.value)
-
-
-# -- in the manifest
-
-
-def rewritten(out: Path, change: Callable[[str], str]) -> None:
-    """Change the head of a manifest and write its digest again."""
-    import hashlib
-
-    text = (out / "manifest.json").read_text()
-    body = change(text[:-90])
-    digest = hashlib.sha256(body.encode()).hexdigest()
-    (out / "manifest.json").write_text(f'{body},\n  "digest": "sha256:{digest}"\n}}\n')
-
-
-def test_values_that_no_masks_have_make_no_store(binary: Path, tmp_path: Path) -> None:
-    given = {"size": 24, "workers": 1}
-    pack(binary / "images", tmp_path / "masked", masks=binary / "masks", **given)
-    pack(binary / "images", tmp_path / "plain", **given)
-    listed = '"mask_values": [\n    0,\n    255\n  ],\n  '
-    for wrong in ("[255, 0]", "[0, 0]", "[0, 256]", "[0.5]", "0", "[true]"):
-        shutil.copytree(tmp_path / "masked", tmp_path / "wrong", dirs_exist_ok=True)
-        rewritten(tmp_path / "wrong", lambda text, wrong=wrong: text.replace(listed, f'"mask_values": {wrong},\n  '))  # type: ignore[misc]
-        with pytest.raises(StoreError, match="mask_values"):
-            read_manifest(tmp_path / "wrong")
-    rewritten(tmp_path / "plain", lambda text: text.replace('"mask_values": []', '"mask_values": [0]'))
-    with pytest.raises(StoreError, match=r"mask_values .*expected them with masks alone"):
-        read_manifest(tmp_path / "plain")

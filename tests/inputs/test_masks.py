@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import make_splits, photo, store_bytes
 from PIL import Image
-from test_boxes import FITS, SIDES, coco, placed, stopped
+from test_boxes import FITS, ORIENTATIONS, coco, placed, stopped
 
 from packer import PackError, ScanError, pack
 from packer.operations.verify import verify
@@ -52,7 +52,7 @@ def test_a_mask_takes_the_nearest_pixel_where_its_image_is(fit: str, tmp_path: P
     for folder in ("images", "masks"):
         (tmp_path / folder).mkdir()
     upright = values(1, size)
-    for orientation in SIDES:
+    for orientation in ORIENTATIONS:
         # stored so that EXIF's turn gives the upright one: numpy's own turns, not Pillow's
         turned = {1: upright, 2: upright[:, ::-1], 3: upright[::-1, ::-1], 4: upright[::-1]}
         turned |= {5: upright.T, 6: np.rot90(upright), 7: upright[::-1, ::-1].T, 8: np.rot90(upright, -1)}

@@ -16,13 +16,9 @@ from test_boxes import boxes_of, coco
 
 from packer import pack
 from packer.operations.verify import verify
-from packer.store.manifest_file import manifest_head
 from reader import MemmapDataset, RaggedBatch
 from reader.format.check import metadata_files
 from reader.format.errors import StoreError
-from reader.format.manifest import manifest_of, read_manifest
-
-GOLDEN = Path(__file__).parents[1] / "golden" / "own-masks"
 
 
 def values(n: int, size: tuple[int, int]) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -60,15 +56,6 @@ def own_store(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # -- the format
-
-
-@pytest.mark.parametrize("has_own_sizes", [False, True], ids=["alone", "beside an extra"])
-def test_own_masks_without_own_sizes_or_beside_other_masks_are_refused(has_own_sizes: bool) -> None:
-    head = manifest_head(read_manifest(GOLDEN)) | {"own_sizes": has_own_sizes}
-    if has_own_sizes:
-        head["extras"] = {"masks": {"dtype": "uint8", "shape": [4, 5]}}
-    with pytest.raises(StoreError, match="says own_masks, expected own_sizes with it, and no extra 'masks' beside it"):
-        manifest_of(head)
 
 
 def test_the_meta_json_of_own_masks_is_what_tensordict_writes(own_store: Path, tmp_path: Path) -> None:
@@ -115,6 +102,3 @@ def test_boxes_and_masks_are_scaled_as_their_image(sources: Path, tmp_path: Path
     total = np.sum([data[n].pixels.numpy().sum((0, 1), dtype=np.int64) for n in range(7)], axis=0)
     count = sum(data[n].pixels[..., 0].numel() for n in range(7))
     assert data.manifest.mean == pytest.approx(total / count / 255, rel=1e-12)
-
-
-# -- reading
