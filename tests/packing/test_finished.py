@@ -16,7 +16,6 @@ from PIL import Image
 from packer import PackError, pack, seal_parts, update
 from packer.packing import build
 from packer.pixels.decode import Decoder
-from reader.format.manifest import MANIFEST
 
 
 @pytest.fixture(autouse=True)
@@ -100,35 +99,13 @@ def test_a_part_after_the_seal_is_done(images: Path, tmp_path: Path) -> None:
 # -- the replacement of a store
 
 
-def test_overwrite_is_right_in_every_state(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = tmp_path / "out"
-    line: dict[str, Any] = {"overwrite": True, "workers": 1}
-    pack(images, tmp_path / "small", size=16)
-    pack(images, tmp_path / "large", size=32)
-    small, large = store_bytes(tmp_path / "small"), store_bytes(tmp_path / "large")
-
-    assert pack(images, out, size=16, **line).resumed_from == 0  # no OUT
-    assert pack(images, out, size=16, **line).resumed_from == 0  # a store of the same is replaced too
-    interrupted(pack, images, out, size=32, **line, inputs=4)
-    assert store_bytes(out) == small
-    assert pack(images, out, size=32, **line).resumed_from >= 4  # a replacement that was begun
-    assert store_bytes(out) == large
-    assert not (tmp_path / "out.packing").exists()
-
-    interrupted(pack, images, out, size=24, **line, inputs=4)
-    assert pack(images, out, size=16, **line).resumed_from == 0  # one of other options is started over
-    assert store_bytes(out) == small
-
-    _grown(images)
-    assert pack(images, out, size=16, **line).resumed_from == 0  # other inputs
-    assert pack(images, out, size=16, **line).resumed_from == 0
-
-    interrupted(pack, images, tmp_path / "new", size=32, workers=1, inputs=4)
-    assert pack(images, tmp_path / "new", size=16, **line).resumed_from == 0  # an unfinished OUT of other options
-    with open(out / "_tensordict/pixels.memmap", "ab") as file:
+def test_a_damaged_store_is_replaced(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "out", size=16)
+    before = store_bytes(tmp_path / "out")
+    with open(tmp_path / "out/_tensordict/pixels.memmap", "ab") as file:
         file.write(b"x")
-    assert pack(images, out, size=16, **line).resumed_from == 0  # a damaged store
-    (out / MANIFEST).unlink()
+    assert pack(images, tmp_path / "out", size=16, overwrite=True).resumed_from == 0
+    assert store_bytes(tmp_path / "out") == before
 
 
 def test_rows_of_own_sizes_are_cut_as_a_fresh_pack_cuts_them_where_another_was_started(

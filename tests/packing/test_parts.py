@@ -203,8 +203,6 @@ BESIDE: list[tuple[Prepare, dict[str, Any], str]] = [
     ),
     (_other_inputs, {}, r"part 1/2 of .* was started with other inputs"),
     (lambda i, o: None, {"part": "2/3"}, r"is packed in 2 parts, this is part 2/3"),
-    (lambda i, o: (o.mkdir(), (o / "mine.txt").touch()), {}, r"is not empty \(it holds mine.txt\)"),
-    (lambda i, o: None, {"part": None}, r"holds parts of a pack\. Continue with part='i/n'"),
 ]
 
 
@@ -254,11 +252,6 @@ def test_a_store_or_a_pack_without_parts_in_the_way_is_named(images: Path, tmp_p
     log.close()
     with pytest.raises(PackError, match=r"is being packed as a whole, without part\. Resume with"):
         _pack_parts(images, tmp_path / "begun", 2, [1])
-
-
-def test_overwrite_without_part_takes_parts_away(images: Path, tmp_path: Path, reference: dict[str, bytes]) -> None:
-    _pack_parts(images, tmp_path / "out", 2, [1])
-    assert _packed(images, tmp_path / "out", overwrite=True) == reference
 
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", "1/0", "-1/2"])

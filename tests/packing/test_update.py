@@ -195,17 +195,6 @@ def test_update_is_resumed_itself_and_begins_where_nothing_has(images: Path, tmp
     assert sorted(os.listdir(tmp_path / "out")) == ["train", "val"]
 
 
-@pytest.mark.parametrize("is_resumed", [False, True], ids=["again", "resume"])
-def test_files_of_others_in_the_store_are_not_deleted(is_resumed: bool, images: Path, tmp_path: Path) -> None:
-    pack(images, tmp_path / "out", size=32)
-    if is_resumed:
-        interrupted(update, images, tmp_path / "out")
-    (tmp_path / "out" / "notes.txt").write_text("mine")
-    with pytest.raises(PackError, match="out also holds notes.txt, which would be deleted"):
-        update(images, tmp_path / "out")
-    assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
-
-
 def test_an_update_may_start_over_where_one_was_interrupted(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32)
     interrupted(update, images, tmp_path / "out")
@@ -362,18 +351,6 @@ def test_an_update_of_which_no_row_would_stay_is_refused(count: int, images: Pat
         update(images, tmp_path / "out")
     assert store_bytes(tmp_path / "out") == before
     assert pack(images, tmp_path / "out", size=32, overwrite=True).rows == 1
-
-
-def test_an_update_discards_no_unfinished_work_of_another_command(images: Path, tmp_path: Path) -> None:
-    pack(images, tmp_path / "out", size=32)
-    interrupted(pack, images, tmp_path / "out", size=24, overwrite=True)
-    before = store_bytes(tmp_path / "out.packing")
-    continued = r"Continue with: pack .*images .*out --size 24 --overwrite"
-    for _ in range(2):
-        with pytest.raises(PackError, match=continued):
-            update(images, tmp_path / "out")
-    assert store_bytes(tmp_path / "out.packing") == before
-    assert pack(images, tmp_path / "out", size=24, overwrite=True).resumed_from
 
 
 def test_an_update_discards_no_part(images: Path, tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ TABLE = [
     ("another store", "nothing", "pull", "holds another store than"),
     ("another store", "nothing", "overwrite update", MADE),
     ("another store", "nothing", "merge over", MADE),
-    ("a store and a file", "nothing", "overwrite merge_over", "out also holds mine, which would be deleted"),
+    ("a store and a file", "nothing", "overwrite update merge_over", "out also holds mine, which would be deleted"),
     (
         "splits",
         "nothing",
