@@ -215,7 +215,7 @@ def test_a_worker_that_stops_between_two_images_costs_nothing_but_time(
 _STOPPED = """
 import os, signal, sys, time
 from pathlib import Path
-sys.argv, (work, who, images, out) = sys.argv[:1], sys.argv[1:]
+sys.argv, (who, images, out) = sys.argv[:1], sys.argv[1:]
 log = Path(out + ".log")
 parent = os.getpid()
 
@@ -229,41 +229,21 @@ def seen(name):
         else:
             os.killpg(0, signal.SIGSTOP)
 
-if work == "pack_dataset":
-    from packer import pack_dataset
-    class Items(list):
-        def __getitem__(self, index):
-            from PIL import Image
-            path = super().__getitem__(index)
-            seen(path) if os.getpid() != parent else None
-            return Image.open(path), 0
-    pack_dataset(Items(sorted(map(str, Path(images).rglob("*.jpg")))), out, size=32, workers=2)
-else:
-    from packer import pack
-    from packer.sources.local import LocalSource
-    original = LocalSource.read
-    from packer.pixels import decode
-    from packer.pixels.compiled import Native
-    decode.native = Native  # the compiled part reads files without LocalSource
-    LocalSource.read = lambda self, **more: seen(self.path) or original(self, **more)
-    pack(images, out, size=32, workers=2)
+from packer import pack
+from packer.sources.local import LocalSource
+original = LocalSource.read
+LocalSource.read = lambda self, **more: seen(self.path) or original(self, **more)
+pack(images, out, size=32, workers=2)
 """
 
 
-@pytest.mark.parametrize(
-    ("work", "who"),
-    [
-        ("pack", "the command"),
-        ("pack", "all"),
-        ("pack_dataset", "all"),
-    ],
-)
+@pytest.mark.parametrize("who", ["the command", "all"])
 def test_what_is_stopped_for_longer_than_the_timeout_costs_no_image_and_no_decoding(
-    tmp_path: Path, tune: Tune, work: str, who: str
+    tmp_path: Path, tune: Tune, who: str
 ) -> None:
     tune(worker_seconds=1.5)
     images, out = make_tree(tmp_path / "images", classes=1), tmp_path / "out"
-    arguments = [sys.executable, "-c", _STOPPED, work, who, str(images), str(out)]
+    arguments = [sys.executable, "-c", _STOPPED, who, str(images), str(out)]
     process = subprocess.Popen(arguments, start_new_session=True, stderr=subprocess.PIPE, text=True)
     try:
         deadline = time.monotonic() + 60
@@ -297,8 +277,7 @@ def test_no_worker_outlives_a_killed_pack_also_not_in_an_image_that_never_ends(t
     script = (
         "import os, sys, time\nfrom packer import pack\nfrom packer.pixels.decode import Decoder\n"
         "def row(self, data, memory):\n    print(os.getpid(), flush=True)\n    time.sleep(600)\n"
-        "from packer.pixels import decode\nfrom packer.pixels.compiled import Native\n"
-        "decode.native, Decoder.row = Native, row\npack(sys.argv[1], sys.argv[2], size=32, workers=1)\n"
+        "Decoder.row = row\npack(sys.argv[1], sys.argv[2], size=32, workers=1)\n"
     )
     command = [sys.executable, "-c", script, str(images), str(tmp_path / "out")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
