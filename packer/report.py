@@ -52,7 +52,6 @@ class PackReport:
         reasons: reason of a reject -> how many.
         resumed_from: inputs that were done before this run.
         target_kind: "class", "regression" or "multi-hot".
-        reject_lines: reason -> the first lines of a list or table that were rejected for it.
         notes: sentences about the inputs: folders and columns that were left out, what became of boxes.
         changed: the first source that changed since the pack was interrupted: all from its block on was packed again; else "".
         changed_count: how many such sources there are.
@@ -82,7 +81,6 @@ class PackReport:
     reasons: dict[str, int] = field(default_factory=dict)
     resumed_from: int = 0
     target_kind: str = "class"
-    reject_lines: dict[str, list[int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     changed: str = ""
     changed_count: int = 0

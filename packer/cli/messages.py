@@ -94,18 +94,15 @@ def reject_lines(report: PackReport) -> list[str]:
     where = "rejected.jsonl" if not report.splits else "each rejected.jsonl"
     where += "" if report.is_in_place else " of the new store, beside OUT"
     where += " of the sealed store" if report.part else ""
-    return _reason_lines("rejected", report.rejected, where, report.reasons, report.reject_lines)
+    return _reason_lines("rejected", report.rejected, where, report.reasons)
 
 
-def _reason_lines(
-    what: str, total: int, where: str, reasons: Mapping[str, int], numbers: Mapping[str, list[int]] = {}
-) -> list[str]:
-    """Sum up by reason; numbers: of lines of the list or table."""
+def _reason_lines(what: str, total: int, where: str, reasons: Mapping[str, int]) -> list[str]:
     if not total:
         return []
     lines = [f"{what} {total:,} (see {where}):"]
     for reason, count in list(reasons.items())[:_REASONS_SHOWN]:
-        lines.append(f"  {count:>6,} x {shown(reason)}{_line_numbers(numbers.get(reason, []), count)}")
+        lines.append(f"  {count:>6,} x {shown(reason)}")
     if len(reasons) > _REASONS_SHOWN:
         lines.append(f"         and {counted(len(reasons) - _REASONS_SHOWN, 'more reason', 'more reasons')}")
     return lines
@@ -228,17 +225,7 @@ def source_lines(manifest: Manifest, sources: SourceStatistics) -> dict[str, str
         common = ", ".join(f"{width} x {height} ({count:,})" for width, height, count in sources.sizes)
         more = f"; {sources.distinct_sizes:,} sizes" if sources.distinct_sizes > len(sources.sizes) else ""
         lines["sources"] = f"{size_text(sources.source_bytes)}; {common}{more}"
-        sides = ", ".join(f"{start} to {stop - 1} ({count:,})" for start, stop, count in sources.short_sides)
-        lines["short side"] = sides
     return lines
-
-
-def _line_numbers(numbers: list[int], count: int) -> str:
-    """Name lines of the list: " (line 7)", " (lines 7, 9)", " (lines 7, 9, 12, 13, 20, ...)"."""
-    if not numbers:
-        return ""
-    named = ", ".join(map(str, numbers)) + (", ..." if count > len(numbers) else "")
-    return f" (line{'s' if count > 1 else ''} {named})"
 
 
 def _some(names: tuple[str, ...]) -> str:

@@ -26,14 +26,13 @@ _EXAMPLES = 5
 class SourceStatistics:
     """What the rows of a store were made of. class_counts is in the order of classes; empty without classes.
 
-    sizes counts upright (width, height), most frequent first; short_sides has [start, stop, rows] in pixels, in powers of two.
+    sizes counts upright (width, height), most frequent first.
     """
 
     class_counts: list[int]
     unlabelled: int
     sizes: list[list[int]]
     distinct_sizes: int
-    short_sides: list[list[int]]
     source_bytes: int
 
 
@@ -80,16 +79,12 @@ def _sources(out: Path, manifest: Manifest, split: str) -> SourceStatistics:
     for sample in followed("read", read_samples(out, manifest), manifest.rows, split=split):
         sizes[sample.width, sample.height] += 1
         source_bytes += sample.size_bytes or 0
-    sides: Counter[int] = Counter()
-    for size, count in sizes.items():
-        sides[min(size).bit_length()] += count
     counts, unlabelled = _class_counts(out, manifest)
     return SourceStatistics(
         counts,
         unlabelled,
         [[*size, count] for size, count in sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:_EXAMPLES]],
         len(sizes),
-        [[1 << bits >> 1, 1 << bits, sides[bits]] for bits in sorted(sides)],
         source_bytes,
     )
 

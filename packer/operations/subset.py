@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import operator
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from numbers import Real
 from pathlib import Path
 from random import Random
-from typing import SupportsIndex
 
 import numpy as np
 
+from packer import values
 from packer.errors import OptionsError, PackError
 from packer.inputs.class_lists import load_classes
 from packer.inputs.splits import check_one_store, stores_of
@@ -32,6 +31,9 @@ from packer.store.sealed_rows import Ints
 from packer.text import some
 from reader.format.manifest import Manifest
 from reader.format.row_values import has_boxes
+
+_SEED, _COUNT = (values.number(least, math.inf, f"{least} or more") for least in (0, 1))
+_FRACTION = values.number(math.ulp(0), 1, "a number above 0, up to 1", kind=float)
 
 
 @reports
@@ -79,10 +81,6 @@ def subset(
         )
     if per_class is not None and fraction is not None:
         raise OptionsError(f"{Option('per_class')} and {Option('fraction')} both say how many rows: give one of them.")
-    if seed and per_class is None and fraction is None:
-        raise OptionsError(
-            f"{Option('seed', seed)} is of {Option('per_class')} and {Option('fraction')}: give one of them."
-        )
     if rows is not None:
         check_one_store(store, Option("rows"))
     # all are chosen before the first is written
@@ -101,7 +99,7 @@ def _plan(
 ) -> CopyPlan:
     """Choose the rows of one store."""
     path, manifest = open_for_copy(store)
-    draw = Random(_integer("seed", seed, least=0))
+    draw = Random(_SEED(Option("seed"), seed))
     chosen = _numbered(rows, manifest.rows)
     names, numbers = manifest.classes, {}
     if classes is not None or per_class is not None:
@@ -115,9 +113,9 @@ def _plan(
         numbers = {"targets": new}
     if per_class is not None:
         chosen = chosen[targets[chosen] >= 0]
-        chosen = _of_each(chosen, targets[chosen], _integer("per_class", per_class, least=1), draw)
+        chosen = _of_each(chosen, targets[chosen], _COUNT(Option("per_class"), per_class), draw)
     if fraction is not None:
-        count = round(_fraction(fraction) * len(chosen))
+        count = round(_FRACTION(Option("fraction"), fraction) * len(chosen))
         chosen = _of_each(chosen, np.zeros(len(chosen), np.int64), count, draw)
     if not len(chosen):
         raise PackError(f"no row of {path} is chosen, so there would be no store. It has {manifest.rows} rows.")
@@ -137,27 +135,15 @@ def _numbered(rows: slice | Iterable[int] | None, count: int) -> Ints:
     try:
         if rows is None or isinstance(rows, slice):
             return np.arange(*(rows or slice(None)).indices(count))
-        values = rows if hasattr(rows, "__array__") else [_row(number, count) for number in rows]
-        array = np.asarray(values)
+        array = np.asarray(rows if hasattr(rows, "__array__") else [*rows])
         if array.size and (array.ndim != 1 or array.dtype.kind not in "iu"):
             raise TypeError(f"{array.dtype}{list(array.shape)}")
-    except (TypeError, ValueError, OverflowError) as e:
-        if isinstance(e, OptionsError):
-            raise
+    except (TypeError, ValueError) as e:
         raise OptionsError(f"{Option('rows')} is not a slice, nor row numbers in one dimension: {e}.") from None
     wrong = array[(array < 0) | (array >= count)]
     if len(wrong):
         raise OptionsError(f"row {wrong[0]} is out of range: the store has rows 0 to {count - 1}.")
     return array.astype(np.int64).reshape(-1)
-
-
-def _row(value: SupportsIndex, count: int) -> int:
-    """Return a row's number; a mask of bools is none, and numbers are checked before any array refuses their size."""
-    if isinstance(value, bool):
-        raise TypeError("it has bools")
-    if not 0 <= (number := operator.index(value)) < count:
-        raise OptionsError(f"row {number} is out of range: the store has rows 0 to {count - 1}.")
-    return number
 
 
 def _check_classes(path: Path, manifest: Manifest) -> None:
@@ -180,22 +166,6 @@ def _listed(classes: str | os.PathLike[str] | Sequence[str], path: Path, manifes
         has = f"It has {len(known)}: {some([*map(repr, manifest.classes)])}" if known else "Its rows have no classes"
         raise OptionsError(f"{path} has no class {some(unknown)}. {has}.")
     return names
-
-
-def _integer(name: str, value: SupportsIndex, *, least: int) -> int:
-    try:
-        number = -1 if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = -1
-    if number < least:
-        raise OptionsError(f"{Option(name)} is {value!r}, expected {least} or more.")
-    return number
-
-
-def _fraction(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) <= 1:
-        raise OptionsError(f"{Option('fraction')} is {value!r}, expected a number above 0, up to 1.")
-    return float(value)
 
 
 def _of_each(rows: Ints, kinds: Ints, count: int, draw: Random) -> Ints:

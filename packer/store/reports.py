@@ -13,7 +13,7 @@ from packer.report import PackReport
 from packer.sample_lines import read_rejects
 from reader.format.manifest import Manifest
 
-_LINES_NAMED = CHANGES_NAMED = 5
+CHANGES_NAMED = 5
 # What adds up over the splits.
 _SUMMED = "inputs rows rejected ignored store_bytes source_bytes seconds resumed_from changed_count kept gone"
 
@@ -35,7 +35,6 @@ def store_report(manifest: Manifest, inputs: Inputs, out: Path, seconds: float, 
         reasons=count_reasons(out),
         resumed_from=resumed_from,
         target_kind=manifest.target_kind,
-        reject_lines=_reject_lines(out),
         has_own_sizes=manifest.has_own_sizes,
         has_masks=manifest.has_masks,
         notes=inputs.notes,
@@ -73,7 +72,6 @@ def summed_report(out: Path, reports: dict[str, PackReport]) -> PackReport:
         images_per_second=(sums["inputs"] - sums["resumed_from"]) / seconds if seconds else 0.0,
         too_many_rejects=any(report.too_many_rejects for report in each),
         reasons=_summed(report.reasons for report in each),
-        reject_lines={},
         notes=[note for report in each for note in report.notes],
         changed=next((report.changed for report in each if report.changed), ""),
         changed_paths=[path for report in each for path in report.changed_paths][:CHANGES_NAMED],
@@ -90,12 +88,3 @@ def _summed(counts: Iterable[dict[str, int]]) -> dict[str, int]:
 def count_reasons(out: Path) -> dict[str, int]:
     """Count the rejects of a store by reason, most frequent first."""
     return dict(collections.Counter(reject.reason for reject in read_rejects(out)).most_common())
-
-
-def _reject_lines(out: Path) -> dict[str, list[int]]:
-    """Return the first lines of a list that were rejected for each reason; empty where inputs have no lines."""
-    lines: dict[str, list[int]] = {}
-    for reject in read_rejects(out):
-        if reject.line is not None and len(known := lines.setdefault(reject.reason, [])) < _LINES_NAMED:
-            known.append(reject.line)
-    return lines

@@ -357,7 +357,8 @@ def test_order_duplicates_and_lines_are_those_of_the_list(images: Path, tmp_path
     paths = listed(images)[::-1]
     feed(lines([*paths, paths[3], str(images / "class0/none.jpg"), f"{images}/class1/../class0/003.jpg"]))
     report = pack("-", tmp_path / "out", size=32, max_rejects=1)
-    assert (report.inputs, report.rows, report.reject_lines) == (27, 26, {"there is no such file": [26]})
+    (reject,) = read_json_lines(tmp_path / "out/rejected.jsonl")
+    assert (report.inputs, report.rows, reject["line"]) == (27, 26, 26)
     train = MemmapDataset(tmp_path / "out")
     names = [os.path.relpath(path, images) for path in [*paths, paths[3], f"{images}/class0/003.jpg"]]
     assert [path for path, _ in train.samples] == names
@@ -375,7 +376,7 @@ def test_odd_names_survive_nul_separated(tmp_path: Path, feed: Feed) -> None:
     gone = b"\xff\ngone.jpg"
     feed(b"\0".join(os.fsencode(tmp_path / "images") + b"/" + name for name in [*ODD, gone]))
     report = pack("-0", tmp_path / "out", size=32, max_rejects=1)
-    assert (report.rows, report.rejected, report.reject_lines) == (6, 1, {"there is no such file": [7]})
+    assert (report.rows, report.rejected, report.reasons) == (6, 1, {"there is no such file": 1})
     assert [os.fsencode(path) for path, _ in MemmapDataset(tmp_path / "out").samples] == ODD
     (reject,) = read_json_lines(tmp_path / "out/rejected.jsonl")
     assert (os.fsencode(reject["path"]), reject["line"]) == (gone, 7)

@@ -31,7 +31,6 @@ def test_rows_a_class_and_sizes_of_the_sources_are_counted(tmp_path: Path) -> No
     assert sources.class_counts == [4, 3]  # a folder without images is no class
     assert sources.sizes == [[40, 30, 5], [64, 64, 1], [300, 70, 1]]
     assert (sources.distinct_sizes, sources.unlabelled) == (3, 0)
-    assert sources.short_sides == [[16, 32, 5], [64, 128, 2]]
     assert sources.source_bytes == sum(path.stat().st_size for path in (tmp_path / "images").rglob("*.jpg"))
 
 
@@ -68,7 +67,7 @@ def test_one_class_is_one_and_long_lines_are_folded(shared_store: Path) -> None:
     assert lines["targets"] == "class, 1 class (cat)"
     assert lines["decoders"] == "libjpeg-turbo (jpeg4py 0.1.4),\n            pillow (version 12)"
     assert max(map(len, lines["options"].split("\n"))) <= 100
-    assert source_lines(manifest, SourceStatistics([0, 0, 0], 90, [], 0, [], 0))["a class"] == "no row has a label"
+    assert source_lines(manifest, SourceStatistics([0, 0, 0], 90, [], 0, 0))["a class"] == "no row has a label"
 
 
 def test_no_store_is_no_store(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_columns_of_a_manifest_and_lines_of_rejects_reach_the_store(tmp_path: Pa
     _pack_parts(images / "list.csv", tmp_path / "out", 3, shuffle=3)
     report = seal_parts(tmp_path / "out", max_rejects=1)
     assert unparted_bytes(tmp_path / "out") == expected
-    assert report.reject_lines == {"there is no such file": [14]}
+    assert report.reasons == {"there is no such file": 1}
 
 
 def test_a_part_whose_inputs_are_all_rejected_is_no_store_and_is_sealed(images: Path, tmp_path: Path) -> None:
