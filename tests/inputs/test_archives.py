@@ -7,8 +7,9 @@ import json
 import os
 import tarfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from conftest import Tune, interrupted, photo, store_bytes
@@ -30,9 +31,11 @@ def jpeg(seed: int, size: tuple[int, int] = (40, 36)) -> bytes:
     return data.getvalue()
 
 
-def make_tar(path: Path, members: dict[str, bytes | str], kind: int = tarfile.USTAR_FORMAT) -> Path:
-    """Write members in the order given."""
-    with tarfile.open(path, "w", format=kind) as tar:
+def make_tar(
+    path: Path, members: Mapping[str, bytes | str], kind: int = tarfile.USTAR_FORMAT, *, mode: Literal["w", "a"] = "w"
+) -> Path:
+    """Write members in the order given, or append them."""
+    with tarfile.open(path, mode, format=kind, errors="surrogateescape") as tar:
         for name, content in members.items():
             data = content if isinstance(content, bytes) else content.encode()
             entry = tarfile.TarInfo(name)
@@ -90,13 +93,7 @@ def test_shards_are_packed_in_order_with_labels_and_columns(tmp_path: Path, caps
 def test_every_kind_of_tar_and_odd_names(kind: int, tmp_path: Path) -> None:
     names = ["d/ü.jpg", "d/a b.jpg", "two\nlines/1.jpg", "d" * 90 + "/" + "n" * 90 + ".jpg", os.fsdecode(b"d/\xff.jpg")]
     names = names if kind != tarfile.PAX_FORMAT else names[:4]
-    members = {name: jpeg(n) for n, name in enumerate(names)}
-    path = tmp_path / "t.tar"
-    with tarfile.open(path, "w", format=kind, errors="surrogateescape") as tar:
-        for name, data in members.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(data)
-            tar.addfile(entry, io.BytesIO(data))
+    path = make_tar(tmp_path / "t.tar", {name: jpeg(n) for n, name in enumerate(names)}, kind)
     pack(path, tmp_path / "out", size=32)
     assert [name for name, _ in MemmapDataset(tmp_path / "out").samples] == [f"t.tar/{name}" for name in names]
 
@@ -181,12 +178,7 @@ def test_a_header_that_makes_no_sense_is_one_sentence(odd: bytes, is_first: bool
 def test_members_of_one_name_are_each_a_row_and_are_verified(names: list[str], tmp_path: Path) -> None:
     path = tmp_path / "t.tar"
     for number in range(3):
-        with tarfile.open(path, "a") as tar:
-            for name in names:
-                entry = tarfile.TarInfo(name)
-                data = jpeg(9 * number + len(name))
-                entry.size = len(data)
-                tar.addfile(entry, io.BytesIO(data))
+        make_tar(path, {name: jpeg(9 * number + len(name)) for name in names}, mode="a")
     assert pack(path, tmp_path / "out", size=32).rows == 3 * len(names)
     assert verify(tmp_path / "out").problems == rows_of_other_sources(tmp_path / "out", path) == []
 

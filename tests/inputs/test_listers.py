@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 from conftest import PACK, Feed, content_bytes, make_tree, photo, store_bytes, touch
+from test_archives import jpeg, make_tar
 
 from packer import OptionsError, PackError, ScanError, merge, pack
 from packer.inputs.samples import Inputs
@@ -103,6 +103,10 @@ TREES: dict[str, tuple[tuple[str, ...], Found]] = {
     "splits": (
         ("train/a/1.jpg", "train/b/1.jpg", "Val/b/2.jpg", "annotations/x.json", "logo.jpg", "train/@eaDir/y.jpg"),
         {"train": (("a", "b"), {"a/1.jpg": 0, "b/1.jpg": 1}), "Val": (("a", "b"), {"b/2.jpg": 1})},
+    ),
+    "an image beside a split": (
+        ("train/a/1.jpg", "labels/1.png"),
+        {"": (("labels", "train"), {"train/a/1.jpg": 1, "labels/1.png": 0})},
     ),
     "train is a class": (("train/1.jpg", "plane/1.jpg"), {"": (("plane", "train"), {"train/1.jpg": 1, "plane/1.jpg": 0})}),
     "spellings": (
@@ -238,17 +242,6 @@ def test_what_holds_no_image_is_named(lister: Lister, name: str, tmp_path: Path,
 # -- labels in tars
 
 
-def tar_of(path: Path, members: dict[str, bytes | str]) -> Path:
-    """Write members in the order given."""
-    with tarfile.open(path, "w") as tar:
-        for name, content in members.items():
-            data = content if isinstance(content, bytes) else content.encode()
-            entry = tarfile.TarInfo(name)
-            entry.size = len(data)
-            tar.addfile(entry, io.BytesIO(data))
-    return path
-
-
 TARS: dict[str, tuple[dict[str, bytes | str], dict[str, Any], Any]] = {
     # members, options -> kind, targets, classes
     "cls": ({"a.jpg": "", "a.cls": "1", "b.cls": "0", "b.jpg": ""}, {}, ("class", [1, 0], ("0", "1"))),
@@ -277,28 +270,26 @@ TARS: dict[str, tuple[dict[str, bytes | str], dict[str, Any], Any]] = {
 @pytest.mark.parametrize("case", TARS.values(), ids=TARS)
 def test_a_cls_is_the_label_of_its_image_and_nothing_else_is(case: Any, tmp_path: Path) -> None:
     members, options, expected = case
-    inputs = scan(tar_of(tmp_path / "t.tar", members), options=PackOptions(**options))[""]
+    inputs = scan(make_tar(tmp_path / "t.tar", members), options=PackOptions(**options))[""]
     assert (inputs.target_kind, inputs.targets.tolist(), inputs.classes) == expected
 
 
 def test_an_image_without_the_label_that_others_have_is_rejected_and_other_files_are_counted(tmp_path: Path) -> None:
     data = {"README.md": "text", ".DS_Store": "x", "a.jpg": "", "a.cls": "1", "s9.jpg": "", "notes.txt": "of no image"}
-    inputs = scan(tar_of(tmp_path / "t.tar", data))[""]
+    inputs = scan(make_tar(tmp_path / "t.tar", data))[""]
     assert inputs.refused == {1: "it has no cls, and others of its tar have one"}
     assert (inputs.ignored, inputs.paths[:]) == (3, ["t.tar/a.jpg", "t.tar/s9.jpg"])
 
 
 def test_labels_of_splits_count_in_one_class_list_and_further_fields_are_kept(tmp_path: Path) -> None:
-    image = io.BytesIO()
-    photo(20, 20, 1).save(image, "JPEG")
     members: dict[str, bytes | str] = {}
     for name, label in (("train/1", "b"), ("train/2", "a"), ("val/3", "b")):
         members |= {
-            f"{name}.jpg": image.getvalue(),
+            f"{name}.jpg": jpeg(1),
             f"{name}.cls": label,
             f"{name}.json": json.dumps({"caption": name}),
         }
-    pack(tar_of(tmp_path / "t.tar", members), tmp_path / "out", size=8)
+    pack(make_tar(tmp_path / "t.tar", members), tmp_path / "out", size=8)
     for split, targets in (("train", [1, 0]), ("val", [1])):
         store = MemmapDataset(tmp_path / "out" / split)
         assert (store.classes, store.targets) == (["a", "b"], targets)
@@ -318,7 +309,7 @@ def test_labels_of_a_tar_that_make_no_sense_name_their_sample(
     members: Any, options: Any, text: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ScanError, match=text):
-        scan(tar_of(tmp_path / "t.tar", members), options=PackOptions(**options))
+        scan(make_tar(tmp_path / "t.tar", members), options=PackOptions(**options))
 
 
 # -- lists

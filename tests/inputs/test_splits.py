@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tarfile
-import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import make_tree, photo, touch
 
 from packer import ScanError, pack
 from packer.cli.app import run
-from packer.inputs.scan import scan
 from packer.inputs.splits import split_folders, stores_of
 from reader import MemmapDataset
 
@@ -31,6 +26,7 @@ def _has_image(name: str) -> bool:
         (["dev", "eval", "train"], ["train", "dev", "eval"]),
         (["TEST", "Train"], ["Train", "TEST"]),
         (["train"], ["train"]),
+        (["train", "annotations"], ["train"]),
         (["train", "val", "annotations", "labels"], ["train", "val"]),
         (["val", "test", "annotations"], ["val", "test"]),
         # a class may have such a name
@@ -63,22 +59,6 @@ def mixed(tmp_path: Path) -> Path:
     return images
 
 
-def as_zip(images: Path, path: Path, above: str = "") -> Path:
-    with zipfile.ZipFile(path, "w") as file:
-        for image in sorted(images.rglob("*"), reverse=True):
-            if image.is_file():
-                file.write(image, above + str(image.relative_to(images)))
-    return path
-
-
-def as_tar(images: Path, path: Path, above: str = "") -> Path:
-    with tarfile.open(path, "w") as file:
-        for image in sorted(images.rglob("*")):
-            if image.is_file():
-                file.add(image, above + str(image.relative_to(images)))
-    return path
-
-
 def test_splits_are_found_beside_other_folders_and_the_first_line_says_so(
     mixed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,32 +71,11 @@ def test_splits_are_found_beside_other_folders_and_the_first_line_says_so(
     assert len(MemmapDataset(tmp_path / "out/Validation")) == 4
 
 
-@pytest.mark.parametrize("above", ["", "photos/"])
-@pytest.mark.parametrize("archive", [as_zip, as_tar], ids=["zip", "tar"])
-def test_an_archive_of_splits_gives_what_the_unpacked_folder_gives(
-    archive: Any, above: str, mixed: Path, tmp_path: Path
-) -> None:
-    pack(mixed, tmp_path / "out", size=16)
-    pack(archive(mixed, tmp_path / "packed", above), tmp_path / "again", size=16)
-    for split in ("train", "Validation"):
-        one, other = (MemmapDataset(tmp_path / name / split) for name in ("out", "again"))
-        assert one.numpy().tobytes() == other.numpy().tobytes()
-        assert (one.classes, one.targets) == (other.classes, other.targets)
-        assert [f"packed/{above}{split}/{path}" for path, _ in one.samples] == [path for path, _ in other.samples]
-
-
 def test_the_stores_of_splits_are_found_in_any_case(mixed: Path, tmp_path: Path) -> None:
     pack(mixed, tmp_path / "out", size=16)
     assert list(stores_of(tmp_path / "out")) == ["train", "Validation"]
     assert list(stores_of(tmp_path / "out/train")) == [""]
     assert list(stores_of(tmp_path / "nothing")) == [""]
-
-
-def test_folders_without_an_image_are_no_classes_beside_one_split(mixed: Path, tmp_path: Path) -> None:
-    shutil.rmtree(mixed / "Validation")
-    assert list(scan(mixed)) == list(scan(as_zip(mixed, tmp_path / "z.zip"))) == ["train"]
-    photo(20, 20, 1).save(mixed / "annotations/figure.png")
-    assert list(scan(mixed)) == list(scan(as_zip(mixed, tmp_path / "y.zip"))) == [""]
 
 
 # -- every command that takes a store takes the folder of splits

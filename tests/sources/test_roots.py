@@ -55,7 +55,8 @@ def once_at(done: int, act: Callable[[], object]) -> Callable[[Progress], None]:
 
 
 def _as_folder(images: Path) -> Path:
-    return images
+    """Also with masks."""
+    return labels_of(images, images.with_name("masks")).with_name(images.name)
 
 
 def _as_list(images: Path) -> Path:
@@ -82,7 +83,14 @@ def _as_zip(images: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("make", "moved"),
-    [(_as_folder, "images"), (_as_list, "images"), (_as_tar, "a"), (_as_tar, "a/all.tar"), (_as_zip, "a/all.zip")],
+    [
+        (_as_folder, "images"),
+        (_as_folder, "masks"),
+        (_as_list, "images"),
+        (_as_tar, "a"),
+        (_as_tar, "a/all.tar"),
+        (_as_zip, "a/all.zip"),
+    ],
 )
 def test_sources_that_are_moved_away_stop_the_pack_unsealed_and_it_continues_to_the_same_bytes(
     images: Path,
@@ -92,7 +100,8 @@ def test_sources_that_are_moved_away_stop_the_pack_unsealed_and_it_continues_to_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source, out = make(images), tmp_path / "out"
-    pack(source, tmp_path / "full", size=32)
+    options = {"size": 32, "masks": tmp_path / "masks" if moved == "masks" else None}
+    pack(source, tmp_path / "full", **options)
     away, was_moved = tmp_path / "away", tmp_path / "was-moved"
 
     def move() -> None:
@@ -105,13 +114,13 @@ def test_sources_that_are_moved_away_stop_the_pack_unsealed_and_it_continues_to_
     # an archive that a worker has open when it is renamed has another ctime then
     text = r"(cannot be read: .*gone|was changed since it was listed).*give the same command again"
     with pytest.raises(SourceError, match=text) as caught:
-        pack(source, out, size=32, workers=2)
+        pack(source, out, workers=2, **options)
     assert "\n" not in str(caught.value)
     assert not (out / MANIFEST).exists()
     with pytest.raises((PackError, ScanError)):  # still away: nothing that was packed is lost
-        pack(source, out, size=32)
+        pack(source, out, **options)
     away.rename(tmp_path / moved)
-    pack(source, out, size=32)
+    pack(source, out, **options)
     assert content_bytes(out) == content_bytes(tmp_path / "full")
 
 
@@ -152,16 +161,6 @@ def test_a_folder_that_is_empty_meanwhile_stops_the_pack(
     with pytest.raises(SourceError, match=f"{disk.name} is (empty, its disk may not be mounted|gone)"):
         pack(source, out, size=32, workers=1, max_rejects="100%", progress=once_at(4, lambda: emptied(disk)))
     assert not (out / MANIFEST).exists()
-
-
-def test_masks_that_are_moved_away_stop_the_pack_unsealed(images: Path, tmp_path: Path) -> None:
-    masks, out = labels_of(images, tmp_path / "masks"), tmp_path / "out"
-    pack(images, tmp_path / "full", size=32, masks=masks)
-    with pytest.raises(SourceError, match="masks is gone"):
-        pack(images, out, size=32, workers=1, masks=masks, progress=once_at(4, lambda: masks.rename(tmp_path / "away")))
-    (tmp_path / "away").rename(masks)
-    pack(images, out, size=32, masks=masks)
-    assert store_bytes(out) == store_bytes(tmp_path / "full")
 
 
 def labels_of(images: Path, folder: Path) -> Path:
@@ -351,12 +350,9 @@ class Half:
         return self.dataset[index]
 
 
-@pytest.mark.parametrize("wrap", [lambda full: full, Half])
-def test_items_of_a_dataset_whose_folder_went_away_are_no_rejects(
-    images: Path, tmp_path: Path, wrap: Callable[[Any], Any]
-) -> None:
+def test_items_of_a_dataset_whose_folder_went_away_are_no_rejects(images: Path, tmp_path: Path) -> None:
     away, out = tmp_path / "away", tmp_path / "out"
-    items = wrap(Folder(images))
+    items = Half(Folder(images))
     with pytest.raises(SourceError, match="is gone"):
         pack_dataset(items, out, size=32, workers=1, progress=once_at(2, lambda: images.rename(away)))
     away.rename(images)
