@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import itertools
-import shutil
-import subprocess
-import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -248,43 +244,19 @@ def test_torchs_defaults_change_nothing(transform: Any) -> None:
         torch.set_default_dtype(torch.float32)
 
 
-@pytest.fixture(scope="module")
-def plain_c(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The compiled part as other processors than x86-64 have it."""
-    if (compiler := shutil.which("cc")) is None:
-        pytest.skip("no C compiler")
-    built = tmp_path_factory.mktemp("plain") / "_native.so"
-    flags = ["-O2", "-shared", "-fPIC", "-ffp-contract=off", "-DPIXPACK_PLAIN_C"]
-    sources = map(str, sorted(Path(native.__file__).parent.glob("*.c")))
-    include = f"-I{sysconfig.get_paths()['include']}"
-    subprocess.run([compiler, *flags, include, *sources, "-ljpeg", "-lm", "-o", str(built)], check=True)
-    spec = importlib.util.spec_from_file_location("_native", built)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("transform", STEPPED, ids=STEP_NAMES)
-def test_every_processor_is_within_a_level_on_any_number_of_threads(
-    transform: Any, channels: int, plain_c: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_steps_are_within_a_level_of_torchs_on_any_number_of_threads(transform: Any, channels: int) -> None:
     for size in ((44, 57), (33, 300), (13, 14)):
         batch = batch_of(size, channels)
         with by_torch():
             expected = transform(batch).pixels.int()
-        found = [transform(batch).pixels]
-        with on_threads_of(5), monkeypatch.context() as patch:
-            found.append(transform(batch).pixels)
-            patch.setattr(native.functions(), "augment", plain_c.augment)
-            found.append(transform(batch).pixels)
-        assert torch.equal(found[0], found[1])
-        for made in found:
-            # a later step makes more of a level, and half a pixel is either of two
-            assert float(((made.int() - expected).abs() > 1).float().mean()) < 2e-3
+        made = transform(batch).pixels
+        with on_threads_of(5):
+            assert torch.equal(transform(batch).pixels, made)
+        # a later step makes more of a level, and half a pixel is either of two
+        assert float(((made.int() - expected).abs() > 1).float().mean()) < 2e-3
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -21,7 +21,7 @@ import torch
 from augmenting import v2
 from conftest import Tune, torchvision_or_skip
 
-from reader import ImageBatch, RaggedBatch, compiled, transforms
+from reader import ImageBatch, RaggedBatch, compiled, from_torchvision, transforms
 from reader.transforms.policies import OPERATIONS
 
 # (name, arguments): made alike with both
@@ -289,6 +289,17 @@ def compared(recipe: list[Case], channels: int, has_own_sizes: bool, given: Any 
     )
     assert torch.cat(are_far).double().mean() <= share, f"{recipe}, {channels} channels"
     return True
+
+
+# RandomChoice is of single images there, and Normalize of floats
+CONVERTED = [case for case in [*CASES, *VARIANTS] if case[0] not in ("Compose", "Normalize", "RandomChoice")]
+
+
+@pytest.mark.parametrize("case", CONVERTED, ids=str)
+def test_each_of_torchvisions_is_converted_to_the_one_of_its_name(case: Case) -> None:
+    converted, expected = from_torchvision(made(v2(), case)), transforms.Compose([made(transforms, case)])
+    # torchvision makes floats of some numbers
+    assert repr(converted).replace(".0", "") == repr(expected).replace(".0", "")
 
 
 def test_all_that_bear_a_name_of_torchvisions_are_compared() -> None:
