@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -186,22 +185,3 @@ def test_rows_of_a_batch_pickle(folder: Path) -> None:
         rows = pickle.loads(pickle.dumps(data.__getitems__([3, 1])))
         assert len(rows) == 2
         assert torch.equal(rows[1][0] if as_tuple else rows[1].images, MemmapDataset(folder / "out")[1][0])
-
-
-def test_stores_with_other_classes_are_refused_where_they_should_be_the_same(folder: Path, tmp_path: Path) -> None:
-    train = MemmapDataset(folder / "out")
-    fewer = tmp_path / "images"
-    for name in ("class0", "class2"):
-        (fewer / name).parent.mkdir(exist_ok=True)
-        (fewer / name).symlink_to(folder / "images" / name)
-    (tmp_path / "out").mkdir()
-    pack(fewer, tmp_path / "out" / "val", size=32, workers=1)
-    shutil.copytree(folder / "out", tmp_path / "out" / "train")
-    for split in ("train", "val"):
-        with pytest.raises(
-            StoreError, match="the splits of .* have different classes: .* Pack .* again with --classes"
-        ):
-            MemmapDataset(tmp_path / "out", split=split)
-    pack(fewer, tmp_path / "out" / "val", size=32, workers=1, classes=folder / "out", overwrite=True)
-    val = MemmapDataset(tmp_path / "out", split="val")
-    assert (val.classes, sorted(set(val.targets))) == (train.classes, [0, 2])

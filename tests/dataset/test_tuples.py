@@ -47,22 +47,6 @@ def own_sizes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return own_rows(root / "images", root / "out")
 
 
-@pytest.mark.parametrize(("residency", "prefetch"), [("cache", 0), ("disk", 2)])
-def test_a_loop_gives_images_and_targets(shared_store: Path, residency: str, prefetch: int) -> None:
-    train = MemmapDataset(shared_store)
-    pairs = list(MemmapLoader(train, 16, shuffle="full", seed=0, residency=residency, prefetch=prefetch))
-    batches = list(
-        MemmapLoader(train, 16, shuffle="full", seed=0, residency=residency, prefetch=prefetch, as_tuple=False)
-    )
-    for pair, batch in zip(pairs, batches, strict=True):
-        assert type(pair) is tuple
-        assert isinstance(batch, ImageBatch)
-        images, targets = pair
-        assert images.is_contiguous(memory_format=torch.channels_last)
-        assert torch.equal(images, batch.images)
-        assert torch.equal(targets, batch.targets)
-
-
 def test_boxes_and_masks_come_by_name(sources: Path, tmp_path: Path) -> None:
     pack(sources / "images", tmp_path / "out", size=32, boxes=sources / "coco.json", masks=sources / "masks", workers=1)
     train, batches = MemmapDataset(tmp_path / "out"), MemmapDataset(tmp_path / "out", as_tuple=False)

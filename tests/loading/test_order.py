@@ -74,28 +74,30 @@ def test_blocks_hold_every_row_once_and_stay_together(count: int, block: int, wi
     assert len(np.unique(first // block)) <= window
 
 
-@given(st.integers(1, 500), st.integers(1, 40), st.integers(1, 5), st.booleans())
-def test_ranks_share_every_epoch_alike(count: int, batch: int, world: int, drop_last: bool) -> None:
-    if drop_last and batch * world > count:
+@given(st.integers(0, 500), st.integers(1, 40), st.integers(1, 7), st.sampled_from(["pad", "drop_last", "pad=False"]))
+def test_ranks_share_every_epoch(count: int, batch: int, world: int, last: str) -> None:
+    options = {"drop_last": last == "drop_last", "pad": last != "pad=False"}
+    if last == "drop_last" and batch * world > count:
         with pytest.raises(ValueError, match="drop_last leaves nothing"):
-            Cut(count, batch, drop_last, 0, world)
+            Cut(count, batch, rank=0, world_size=world, **options)
         return
-    cuts = [Cut(count, batch, drop_last, rank, world) for rank in range(world)]
-    assert len({cut.steps() for cut in cuts}) == 1
-    seen: list[int] = []
-    position = 0
-    for _ in range(cuts[0].steps()):
-        spans = [cut.step(position)[3:] for cut in cuts]
-        assert len({stop - start for start, stop in spans}) == 1
-        seen += [row for span in spans for row in wrapped(np.arange, count, *span).tolist()]
-        position = cuts[0].step(position).after
-    missing = set(range(count)) - set(seen)
-    if drop_last:
-        assert len(seen) == len(set(seen))
-        assert len(missing) < batch * world
-    else:
-        assert not missing
-        assert len(seen) - count < world
+    taken, sizes = list[int](), set[tuple[int, ...]]()
+    for rank in range(world):
+        cut, position, spans = Cut(count, batch, rank=rank, world_size=world, **options), 0, list[range]()
+        for left in range(cut.steps(), 0, -1):
+            assert cut.steps(position) == left
+            step = cut.step(position)
+            spans.append(range(step.start, step.stop))
+            position = step.after
+        assert cut.steps(position) == 0
+        assert all(0 < len(span) <= batch for span in spans)
+        taken += [row for span in spans for row in wrapped(np.arange, count, span.start, span.stop).tolist()]
+        sizes.add(tuple(map(len, spans)))
+    again, missing = len(taken) - len({*taken}), {*range(count)} - {*taken}
+    assert again < (world if last == "pad" else 1)
+    assert len(missing) < (batch * world if last == "drop_last" else 1)
+    # without padding later ranks may have one row or one step less
+    assert len(sizes) == 1 if last != "pad=False" else max(map(sum, sizes)) - min(map(sum, sizes)) <= 1
 
 
 def test_draws_follow_the_weights() -> None:

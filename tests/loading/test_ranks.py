@@ -1,4 +1,4 @@
-"""Which rank a loader reads for: settled when an epoch begins, counted by `len` before, said aloud where the two differ."""
+"""Which rank a loader reads for, settled when an epoch begins; its state, and its seed where none is given."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from launcher import launch
 
 from reader import MemmapDataset, MemmapLoader
@@ -114,3 +115,78 @@ def test_two_processes_share_an_epoch_though_their_loaders_were_made_first(share
         assert steps == len(batches) == 5
         assert f"rank {rank} of 2" in shown
     assert sorted(row for _, batches, _, _ in found for rows in batches for row in rows) == list(range(90))
+
+
+def test_without_pad_the_state_of_a_rank_that_has_no_further_step_is_that_of_the_others(train: MemmapDataset) -> None:
+    some = train.subset(range(17))
+
+    def loader(rank: int) -> MemmapLoader:
+        return MemmapLoader(some, 4, pad=False, rank=rank, world_size=2, as_tuple=False)
+
+    ranks = [loader(0), loader(1)]
+    iterations = [iter(each) for each in ranks]
+    for iteration in iterations:
+        next(iteration), next(iteration)
+    states = [each.state_dict() for each in ranks]
+    assert states[0] == states[1]
+    rest = []
+    for rank in (0, 1):
+        resumed = loader(rank)
+        resumed.load_state_dict(states[1])
+        rest.append([batch.rows.tolist() for batch in resumed])
+        assert (resumed.state_dict()["epoch"], resumed.state_dict()["position"]) == (1, 0)
+    assert rest == [[[16]], []]
+    assert [list(iteration) for iteration in iterations][1] == []
+    assert [each.state_dict()["epoch"] for each in ranks] == [1, 1]
+
+
+# -- the seed of a loader that none was given to
+
+
+def test_a_loader_made_in_each_epoch_gives_another_order_each_time(train: MemmapDataset) -> None:
+    torch.manual_seed(1)
+    epochs = [rows(MemmapLoader(train, 16, shuffle="full", as_tuple=False)) for _ in range(3)]
+    assert len({tuple(rows) for rows in epochs}) == 3
+    torch.manual_seed(1)
+    assert rows(MemmapLoader(train, 16, shuffle="full", as_tuple=False)) == epochs[0]
+
+
+def test_several_ranks_without_a_seed_have_0_and_share_the_rows(
+    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"shuffle": "full", "as_tuple": False, "drop_last": True}
+    parts = [rows(MemmapLoader(train, 15, **given, rank=rank, world_size=3)) for rank in range(3)]
+    assert sorted(row for part in parts for row in part) == [*range(90)]
+    # a loader that is made before its ranks are known
+    loader = MemmapLoader(train, 15, **given)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert rows(loader) == parts[1]
+    assert loader.seed == 0
+
+
+def test_a_loader_has_the_seed_that_it_drew_again_where_its_ranks_are_gone(
+    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = MemmapLoader(train, 15, shuffle="full", as_tuple=False)
+    drawn, alone = loader.seed, rows(loader)
+    with monkeypatch.context() as ranks:
+        ranks.setenv("RANK", "1")
+        ranks.setenv("WORLD_SIZE", "3")
+        assert (loader.seed, MemmapLoader(train, 15, seed=7).seed) == (0, 7)
+    loader.set_epoch(0)
+    assert (loader.seed, rows(loader)) == (drawn, alone)
+
+
+def test_a_state_gives_its_seed_to_loaders_without_one(train: MemmapDataset) -> None:
+    loader = MemmapLoader(train, 16, shuffle="full", as_tuple=False)
+    steps = iter(loader)
+    first = [next(steps).rows.tolist() for _ in range(2)]
+    other = MemmapLoader(train, 16, shuffle="full", as_tuple=False)
+    other.load_state_dict(loader.state_dict())
+    assert other.seed == loader.seed
+    rest = [batch.rows.tolist() for batch in other]
+    again = MemmapLoader(train, 16, shuffle="full", seed=loader.seed, as_tuple=False)
+    assert first + rest == [batch.rows.tolist() for batch in again]
+    with pytest.raises(ValueError, match="the state is of another seed"):
+        MemmapLoader(train, 16, shuffle="full", seed=loader.seed + 1).load_state_dict(loader.state_dict())

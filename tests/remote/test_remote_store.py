@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Tune, store_bytes
-from kinds import KINDS
-from range_server import RangeServer, serving
+from range_server import RangeServer
 from torch.utils.data import DataLoader
 
 from packer import pack, push
@@ -82,24 +81,12 @@ def are_same(found: list[Any], expected: list[Any]) -> bool:
 # -- the bytes of a local store
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_batches_of_every_kind_are_those_of_the_local_store(kind: str, store_of: Any, tmp_path: Path) -> None:
-    out = store_of(kind)
-    local = MemmapDataset(out if (out / MANIFEST).exists() else out / "train")
-    with serving(local.path) as server:
-        remote = MemmapDataset(server.url, cache=tmp_path)
-        for way in ({}, {"shuffle": "full"}, {"shuffle": False}):
-            found, expected = batches(remote, **way), batches(local, **way)
-            assert all(torch.equal(a.pixels, b.pixels) for a, b in zip(found, expected, strict=True))
-        assert str(remote.source(1)) == str(local.source(1))
-        assert remote.classes == local.classes
-
-
 def test_every_way_to_index_gives_the_bytes_of_the_local_store(remote: MemmapDataset, many_blocks: Path) -> None:
     local = MemmapDataset(many_blocks)
     for index in (3, -1, slice(5, 50), slice(None, None, 7), [399, 0, 8], torch.tensor([7, 7])):
         for found, expected in zip(remote[index], local[index], strict=True):
             assert torch.equal(torch.as_tensor(found), torch.as_tensor(expected))
+    assert (remote.source(1), remote.classes) == (local.source(1), local.classes)
     with pytest.raises(
         StoreError, match=r"is at a URL, and views are of files here\. Copy it first: pack pull URL OUT"
     ):
