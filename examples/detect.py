@@ -34,7 +34,11 @@ def main() -> None:
     torch.manual_seed(0)
     try:
         from torchvision.models import get_model
-
+    except (ImportError, RuntimeError) as e:  # RuntimeError: it was built for another torch
+        sys.exit(
+            f"detect.py: {e}. Install the torchvision of your torch, from where that came: pip install --no-deps torchvision"
+        )
+    try:
         store = MemmapDataset(options.store)
         if "boxes" not in store.manifest.extras:
             raise ValueError(f"{options.store} has no boxes. Pack it with --boxes.")
@@ -53,8 +57,6 @@ def main() -> None:
             max_size=max(sides),
             **backbone,
         ).to(loader.device)
-    except ImportError as e:
-        sys.exit(f"detect.py: {e}. Install it: pip install --no-deps torchvision")
     except (StoreError, ValueError, OSError) as e:
         sys.exit(f"detect.py: {e}")
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], options.lr, 0.9, weight_decay=1e-4)

@@ -64,7 +64,9 @@ def network(manifest: Manifest, name: str = "small") -> nn.Module:
         try:
             from torchvision.models import get_model
         except (ImportError, RuntimeError) as e:  # RuntimeError: it was built for another torch
-            raise ImportError(f"{name} is a model of torchvision: pip install --no-deps torchvision ({e})") from e
+            raise ImportError(
+                f"{e}. Install the torchvision of your torch, from where that came: pip install --no-deps torchvision"
+            ) from e
         body = get_model(name, weights=None, num_classes=len(manifest.classes))
         return nn.Sequential(Normalize.from_manifest(manifest), body).to(memory_format=torch.channels_last)
     widths = [manifest.channels, 32, 64, 128, 256]

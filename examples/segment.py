@@ -47,7 +47,11 @@ def main() -> None:
     torch.manual_seed(0)
     try:
         from torchvision.models import get_model
-
+    except (ImportError, RuntimeError) as e:  # RuntimeError: it was built for another torch
+        sys.exit(
+            f"segment.py: {e}. Install the torchvision of your torch, from where that came: pip install --no-deps torchvision"
+        )
+    try:
         store = MemmapDataset(options.store)
         check_masks(options.store, store.manifest, options.classes)
         train, held_out = store.split(0.9)
@@ -61,8 +65,6 @@ def main() -> None:
         val_loader = MemmapLoader(held_out, size, device=options.device, transform=whole)
         backbone = {"weights_backbone": None} if options.scratch else {}
         model = get_model(options.model, weights=None, num_classes=options.classes, **backbone)
-    except ImportError as e:
-        sys.exit(f"segment.py: {e}. Install it: pip install --no-deps torchvision")
     except (StoreError, ValueError, OSError) as e:
         sys.exit(f"segment.py: {e}")
     # the mean and std of ImageNet, with which the backbone was trained

@@ -124,17 +124,24 @@ def test_an_example_says_in_one_sentence_what_it_cannot_use(
     assert said in error
 
 
+@pytest.mark.parametrize(
+    "found", ["raise ImportError", "raise RuntimeError('operator torchvision::nms does not exist')"]
+)
 @pytest.mark.parametrize(("name", "arguments"), [("detect", ""), ("segment", ""), ("train", "--model resnet50")])
-def test_an_example_without_torchvision_says_how_to_install_it(
+def test_an_example_without_the_torchvision_of_its_torch_says_how_to_install_it(
     shared_store: Path,
+    tmp_path: Path,
     example: Example,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     name: str,
     arguments: str,
+    found: str,
 ) -> None:
-    for module in ("torchvision", "torchvision.models"):
-        monkeypatch.setitem(sys.modules, module, None)
+    (tmp_path / "torchvision.py").write_text(found)
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in [module for module in sys.modules if module.split(".")[0] == "torchvision"]:
+        monkeypatch.delitem(sys.modules, module)
     error = refusal(example, capsys, name, f"STORE {arguments}", STORE=shared_store)
     assert error.startswith(f"{name}.py: ")
     assert "pip install --no-deps torchvision" in error

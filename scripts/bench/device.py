@@ -368,8 +368,8 @@ def augment(lab: Lab) -> Iterator[Way]:
     )
 
     def epoch(transform: Any, where: torch.device | str, then: Callable[[torch.Tensor], Any]) -> Callable[[], None]:
-        options: dict[str, Any] = {"shuffle": "full", "transform": transform, "device": where, "residency": "cache"}
-        loader = lab.stack.enter_context(pixpack.MemmapLoader(data, size, **options))
+        loader = pixpack.MemmapLoader(data, size, shuffle="full", transform=transform, device=where, residency="cache")
+        lab.stack.enter_context(loader)
         require(next(iter(loader))[0].dtype == torch.uint8, "the augmentations do not keep uint8.")
         return lambda: drain(then(images) for images, _ in loader)
 

@@ -9,7 +9,6 @@ import os
 import pickle
 import random
 import resource
-import shutil
 import sys
 import time
 import warnings
@@ -394,25 +393,23 @@ def imagefolder(lab: Lab) -> Iterator[Way]:
     found, (count, size, batch) = torchvision(), lab.pick((1_500, 224, 128), (32, 48, 8))
     v2, images = found.transforms.v2, photographs(lab, count)
     say("imagefolder: packing")
-    for folder in ("train", "val"):
-        shutil.rmtree(lab.work / folder, ignore_errors=True)
-    report = pixpack.pack(images, lab.work / "train", fit="none", max_size=512, max_rejects=0)
-    pixpack.pack(images, lab.work / "val", size=size, crop_fraction=0.875, max_rejects=0)
+    report = pixpack.pack(images, lab.work / "train", fit="none", max_size=512, overwrite=True)
+    pixpack.pack(images, lab.work / "val", size=size, crop_fraction=0.875, overwrite=True)
     # more workers than CPUs are tried, too
     warnings.filterwarnings("ignore", message="This DataLoader will create")
 
-    def loader_of(transform: Any, shuffle: bool, workers: int) -> DataLoader:
-        data = found.datasets.ImageFolder(str(images), v2.Compose([*transform, v2.PILToTensor()]))
-        kept: dict[str, Any] = {"persistent_workers": True, "pin_memory": torch.cuda.is_available()}
-        return DataLoader(data, batch, shuffle, num_workers=workers, **kept)
+    recipe = v2.Compose([v2.RandomResizedCrop(size), v2.RandomHorizontalFlip(), v2.PILToTensor()])
+    cut = v2.Compose([v2.Resize(int(size / 0.875)), v2.CenterCrop(size), v2.PILToTensor()])
+    folder = partial(found.datasets.ImageFolder, str(images))
 
-    crops = [v2.RandomResizedCrop(size), v2.RandomHorizontalFlip()]
-    workers = _fastest(lambda workers: loader_of(crops, True, workers), lab, count)
-    theirs = {
-        "training": loader_of(crops, True, workers),
-        "validation": loader_of([v2.Resize(int(size / 0.875)), v2.CenterCrop(size)], False, workers),
-    }
-    train, val = pixpack.MemmapDataset(lab.work / "train"), pixpack.MemmapDataset(lab.work / "val")
+    def loader_of(data: Any, shuffle: bool, workers: int) -> DataLoader:
+        pinned = torch.cuda.is_available()
+        return DataLoader(data, batch, shuffle, num_workers=workers, persistent_workers=True, pin_memory=pinned)
+
+    training = partial(loader_of, folder(recipe), True)
+    workers = _fastest(training, lab, count)
+    theirs = {"training": training(workers), "validation": loader_of(folder(cut), False, workers)}
+    train, val = (pixpack.MemmapDataset(lab.work / kind) for kind in ("train", "val"))
     random_crops = Compose([RandomResizedCrop(size), RandomHorizontalFlip()])
     ours = {
         "training": pixpack.MemmapLoader(train, batch, shuffle="full", transform=random_crops),
@@ -427,14 +424,16 @@ def imagefolder(lab: Lab) -> Iterator[Way]:
     for kind, loader in theirs.items():
         require_epoch(loader, train, f"ImageFolder, {kind}")
         require_epoch(ours[kind], train, f"pixpack, {kind}")
-        folder = f"{kind}: ImageFolder, DataLoader of {workers} workers"
-        for name, batches in {folder: loader, f"{kind}: pixpack": ours[kind]}.items():
+        base = f"{kind}: ImageFolder, DataLoader of {workers} workers"
+        for name, batches in {base: loader, f"{kind}: pixpack": ours[kind]}.items():
             started = time.perf_counter()
             drain(batches)
             seconds[name] = time.perf_counter() - started
-            yield Way(name, lambda batches=batches: drain(batches), count, base=folder)
+            yield Way(name, lambda batches=batches: drain(batches), count, base=base)
+    gain = seconds[base := next(iter(seconds))] - seconds["training: pixpack"]
+    as_pil = loader_of(pixpack.MemmapDataset(train.path, transform=recipe, as_pil=True), True, workers)
+    yield Way("the recipe by as_pil, the same DataLoader", lambda: drain(as_pil), count, base=base)
     source = sum(path.stat().st_size for path in images.rglob("*.jpg"))
-    gain = seconds[f"training: ImageFolder, DataLoader of {workers} workers"] - seconds["training: pixpack"]
     lab.notes.append(f"{count:,} photographs of {source / count / 1000:.0f} kB, batches of {batch} on the CPU.")
     lab.notes.append(
         f"Cost: {report.store_bytes / source:.1f} times the disk of the JPEGs (`--fit none --max-size 512`);"
