@@ -73,10 +73,10 @@ def fit(model: nn.Module, loader: MemmapLoader, options: argparse.Namespace) -> 
     if options.checkpoint.exists():
         restore(options.checkpoint, parts, loader.device)
     left = sys.maxsize if options.steps is None else options.steps
-    while (epoch := loader.state_dict()["epoch"]) < options.epochs and left > 0:
-        batches = iter(loader)
-        first, loss = len(loader) - len(batches), torch.zeros((), device=loader.device)
-        for steps, (images, targets) in enumerate(batches, start=1):
+    while (state := loader.state_dict())["epoch"] < options.epochs and left > 0:
+        first = state["position"] // options.batch_size
+        loss = torch.zeros((), device=loader.device)
+        for steps, (images, targets) in enumerate(loader, start=1):
             batch_loss = nn.functional.cross_entropy(model(images), targets)
             optimizer.zero_grad(set_to_none=True)
             batch_loss.backward()
@@ -93,7 +93,7 @@ def fit(model: nn.Module, loader: MemmapLoader, options: argparse.Namespace) -> 
             save(options.checkpoint, parts)
             mean = loss.item() / steps / distributed.get_world_size()
             done = f"steps {first + 1} to {first + steps} of {len(loader)}"
-            print(f"epoch {epoch + 1}: {done}, loss {mean:.4f}", flush=True)
+            print(f"epoch {state['epoch'] + 1}: {done}, loss {mean:.4f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -96,9 +96,9 @@ def fit(
     autocast = torch.autocast(loader.device.type, torch.bfloat16, enabled=is_half)
     while left and (epoch := loader.state_dict()["epoch"]) < options.epochs:
         model.train()
-        batches, images, start = iter(loader), 0, time.perf_counter()
+        images, start = 0, time.perf_counter()
         sums = torch.zeros(2, device=loader.device)  # there until the end: reading them waits for the device
-        for steps, (pixels, targets) in enumerate(itertools.islice(batches, left), start=1):
+        for steps, (pixels, targets) in enumerate(itertools.islice(loader, left), start=1):
             with autocast:
                 scores = model(pixels)
                 loss = nn.functional.cross_entropy(scores, targets, label_smoothing=0.1)
@@ -117,8 +117,10 @@ def fit(
         rate = images / (time.perf_counter() - start)
         if checkpoint:
             save(checkpoint, parts)
-        if steps < len(batches):
-            print(f"epoch {epoch + 1}: stopped {len(batches) - steps} steps before its end, loss {loss:.4f}")
+        state = loader.state_dict()
+        if state["epoch"] == epoch:
+            ahead = len(loader) - state["position"] // options.batch_size
+            print(f"epoch {epoch + 1}: stopped {ahead} steps before its end, loss {loss:.4f}")
             return
         with autocast:
             unseen = accuracy(model, val_loader)
