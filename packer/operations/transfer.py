@@ -152,9 +152,10 @@ def pull(url: str, out: str | os.PathLike[str], *, progress: OnBytes | None = No
     try:
         with to.begin(contents), checked(to.check_same):
             check_room(to.stage, sizes, _AGAIN)
-            log = CommitLog(to.stage, to.check_same)
-            log.begin(header)
-            log.close()
+            if header_of(to.stage) is None:  # a journal that is there stays whole, so that any kill leaves what it says
+                log = CommitLog(to.stage, to.check_same)
+                log.begin(header)
+                log.close()
             for split, (manifest, blocks) in parsed.items():
                 copy.bring_store(copy.folder(split), to, split, manifest, blocks)
                 write_atomically(to.stage / split / MANIFEST, contents[split])

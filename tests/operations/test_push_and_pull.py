@@ -209,6 +209,36 @@ def test_an_interrupted_pull_is_no_store_and_is_continued_block_by_block(
     assert store_bytes(back) == store_bytes(store)
 
 
+def _killed_writing(pipe: Connection, at: int, words: list[str]) -> None:
+    """Run the command, killed before it writes through a descriptor for the n-th time, as a journal is written."""
+    writes, write = itertools.count(), os.write
+
+    def written(descriptor: int, data: bytes) -> int:
+        if next(writes) >= at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return write(descriptor, data)
+
+    os.write = written
+    sys.exit(run(words))
+
+
+def test_a_continued_pull_that_is_killed_is_still_a_pull(three: list[Path], tmp_path: Path) -> None:
+    far, back = tmp_path / "far", tmp_path / "back"
+    push(three[0], f"file://{far}")
+    shutil.copy(far / PIXELS, tmp_path / "intact")
+    (far / PIXELS).write_bytes(bytes((far / PIXELS).stat().st_size))
+    with pytest.raises(PackError, match="is not what the manifest there says"):
+        pull(f"file://{far}", back)
+    shutil.copy(tmp_path / "intact", far / PIXELS)
+    for at in itertools.count():
+        if (code := Child(_killed_writing, at, ["pull", f"file://{far}", str(back), "--json"]).ended()) == 0:
+            break
+        assert code == -signal.SIGKILL
+        with pytest.raises(IncompleteStoreError, match=r"its pull was interrupted or is still running\."):
+            check_finished(back)
+    assert store_bytes(back) == store_bytes(three[0])
+
+
 @pytest.mark.parametrize("name", ["samples.jsonl", PIXELS])
 def test_damage_is_neither_pushed_nor_pulled(store: Path, tmp_path: Path, name: str) -> None:
     push(store, "memory://stores/out")
