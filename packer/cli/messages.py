@@ -27,6 +27,10 @@ _NAME_CHARACTERS = 200
 
 def summary(report: PackReport) -> str:
     """Summarize a pack."""
+    if not report.inputs:
+        return (
+            f"part {report.part} has no images, as there are fewer than parts: pack seal makes the store of the others"
+        )
     lines = store_lines(report) if report.is_in_place else []
     if report.resumed_from == report.inputs:
         done = f"all images were packed before; sealed in {report.seconds:.1f} s"

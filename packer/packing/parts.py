@@ -105,7 +105,8 @@ class PartFolder(Folder):
             raise PackError(
                 f"the parts of {out} are being sealed. Resume with: {seal_command(store)}"
                 if parts
-                else f"{store} is incomplete, and no parts are in it: what made it was ended early. Remove it first."
+                else f"{out} is being packed as a whole, without {Option('part')}, or such a pack was ended early: if none"
+                f" runs, remove {store}."
             )
         if other := next((other for other in parts if other.count != self.part.count), None):
             raise PackError(

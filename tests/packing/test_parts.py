@@ -359,6 +359,8 @@ def test_the_command_reports_a_part_and_of_sealing(images: Path, tmp_path: Path)
     sealed = run("seal", out)
     assert (sealed.returncode, "23 rows of 32 x 32 x 3, 3 classes" in sealed.stdout) == (3, True)
     assert "1 of 24 inputs was rejected, more than --max-rejects of the parts" in sealed.stderr
+    empty = run(str(images), str(tmp_path / "many"), "--size", "32", "--part", "1/25")
+    assert empty.stdout.startswith("part 1/25 has no images, as there are fewer than parts: ")
     assert run("seal", str(tmp_path / "nothing")).stderr.startswith(
         f"pack: {tmp_path}/nothing holds no part of a pack."
     )
