@@ -239,10 +239,4 @@ def _named(out: Path) -> Iterator[None]:
     try:
         yield
     except StoreError as e:
-        raise StoreError(f"{out / JOURNAL}: {e} {_start_over(out)}") from None
-
-
-def _start_over(out: Path) -> str:
-    """Write what to do if no journal can be continued: whatever made it has no other way to be rid of it."""
-    given = out.parent if out.name == FOLDER else out
-    return f"Choose another folder, or remove {given} and start over."
+        raise StoreError(f"{out / JOURNAL}: {e} Choose another folder, or remove {out} and start over.") from None

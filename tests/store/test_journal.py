@@ -14,6 +14,7 @@ from packer import pack, verify
 from packer.store.blocks import RejectedInput, Result
 from packer.store.journal import (
     JOURNAL,
+    CommitLog,
     Header,
     encode_block,
     find_header,
@@ -54,6 +55,27 @@ def test_a_line_is_a_checksum_and_json(journal: Path, tmp_path: Path) -> None:
     assert line.endswith(b'"split":"","command":"update","max_rejects":"1%"}\n')
     journal.write_bytes(line)
     assert header_of(tmp_path) == header
+
+
+def test_what_a_log_commits_is_read_and_continued(tmp_path: Path) -> None:
+    checks = list[None]()
+    (tmp_path / JOURNAL).parent.mkdir()
+    log = CommitLog(tmp_path, lambda: checks.append(None), ["tensors/rows", "more/rows"])
+    log.begin(HEADER)
+    log.commit([BLOCK, BLOCK])
+    log.close()
+    assert read_progress(tmp_path) == (HEADER, 4, 2)
+    *_, (_, end) = read_blocks(tmp_path)
+    with open(tmp_path / JOURNAL, "ab") as file:
+        file.write(BLOCK_BYTES)
+    log = CommitLog(tmp_path, lambda: checks.append(None))
+    log.resume(end, 4, 2)
+    log.commit([BLOCK])
+    log.close()
+    assert read_progress(tmp_path) == (HEADER, 6, 3)
+    assert [block for block, _ in read_blocks(tmp_path)] == [BLOCK] * 3
+    assert [(tmp_path / name / "rows").read_bytes() for name in ("tensors", "more")] == [b"", b""]
+    assert len(checks) == 4
 
 
 def test_lines_are_read_up_to_the_first_that_is_incomplete(journal: Path, tmp_path: Path) -> None:
@@ -110,9 +132,13 @@ def test_a_block_with_a_value_that_is_none_of_a_block_is_refused(
 
 def test_a_header_with_a_value_that_is_none_of_a_header_is_refused(journal: Path, tmp_path: Path) -> None:
     for known, text in (
-        ({"inputs": "eight"}, "says inputs = 'eight', expected an integer of 0 or more"),
-        ({"options": {"size": {1: {}}} | {"x": 1e999}}, "says options = .*, expected an object of text, numbers"),
-        ({"words": "x"}, "says words = 'x', expected a list of texts"),
+        ({"inputs": "eight"}, "the header of the journal says inputs = 'eight', expected an integer of 0 or more"),
+        (
+            {"options": {"size": {1: {}}} | {"x": 1e999}},
+            "the header of the journal says options = .*, expected an object of text, numbers",
+        ),
+        ({"words": "x"}, "the header of the journal says words = 'x', expected a list of texts"),
+        ({"split": 1}, "the header of the journal says split = 1, expected text"),
     ):
         line = json.dumps(json.loads(HEADER_BYTES[9:]) | known).encode()
         journal.write_bytes(b"%08x %b\n" % (zlib.crc32(line), line))
