@@ -76,10 +76,22 @@ class RowFiles:
             self.squared_error += sum(Sample.decode(line).decoding.get("squared_error", 0) for line in result.samples)
         files[SAMPLES].write(lines.encode("ascii"))
         files[REJECTED].write("".join(map(self._reject_line, result.rejects)).encode("ascii"))
-        rows = self._accepted(result)
         paths = self._all.paths[self.inputs : self.inputs + result.inputs]
         masks = result.mask_sources or [NO_STATE] * len(result.sources)
         self.sources = add_sources(self.sources, zip(paths, result.sources, masks, strict=True))
+        self._add_tensors(result)
+        self.rows += result.rows
+        self.pixel_bytes += result.size_bytes
+        self.unpacked_bytes += unpacked_bytes
+        self.inputs += result.inputs
+        self.rejected += len(result.rejects)
+        self.pixel_count += result.pixel_count
+        self.sums = [a + b for a, b in zip(self.sums, result.sums, strict=True)]
+        self.square_sums = [a + b for a, b in zip(self.square_sums, result.square_sums, strict=True)]
+
+    def _add_tensors(self, result: Result) -> None:
+        """Append what the tensors beside the pixels have of each row of a block."""
+        files, rows = self._files, self._accepted(result)
         for name, column in self._columns.items():
             is_read = name == TARGETS and self._all.identity
             chosen = self._read_targets(result, column) if is_read else column.chosen(rows)
@@ -94,14 +106,6 @@ class RowFiles:
         if FRAMES in files:
             ends = list(itertools.accumulate(result.frames, initial=self.pixel_bytes))
             files[FRAMES].write(Column.from_rows("int64", itertools.pairwise(ends), 2).encoded())
-        self.rows += result.rows
-        self.pixel_bytes += result.size_bytes
-        self.unpacked_bytes += unpacked_bytes
-        self.inputs += result.inputs
-        self.rejected += len(result.rejects)
-        self.pixel_count += result.pixel_count
-        self.sums = [a + b for a, b in zip(self.sums, result.sums, strict=True)]
-        self.square_sums = [a + b for a, b in zip(self.square_sums, result.square_sums, strict=True)]
 
     def _add_shapes(self, result: Result) -> None:
         """Append where each row of a block begins, and its mask, and its height, width and channels."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from packer.checksums import sha256_file
-from packer.errors import JournalError, PackError
+from packer.errors import JournalError
 from packer.inputs.samples import Inputs
 from packer.option_names import Option
 from packer.pixels.layout import RowLayout
@@ -29,7 +29,6 @@ from packer.store.parts import SOURCES, TOTALS
 from packer.store.row_files import EXTRAS, MASKS, TARGETS, TENSORS, RowFiles, channel_statistics, extra_specs
 from reader.format.blocks import Block, parse_content
 from reader.format.check import metadata_files
-from reader.format.errors import StoreError
 from reader.format.filesystem import error_path
 from reader.format.manifest import MANIFEST, PIXELS, SAMPLES, FileEntry, JpegRows, Manifest, TensorSpec
 
@@ -56,25 +55,11 @@ def seal(
     out = making.folder
     if extra_specs(inputs, layout):
         (out / EXTRAS).mkdir(exist_ok=True)
-    written = RowFiles(out, layout, inputs)
-    try:
-        for result in (result for result, _ in journals.read_blocks(out)) if blocks is None else blocks:
-            written.add(result)
-            if blocks is None:
-                notify(Progress("seal", written.inputs, header.inputs, written.rejected, split=header.split))
-        files = written.close()
-    finally:
-        written.release()
-    pixels = files[PIXELS].size_bytes
-    if written.inputs != header.inputs:
-        raise JournalError(
-            f"{out / journals.JOURNAL} holds {written.inputs} of {header.inputs} inputs: it was damaged."
-            " Give the same command again."
-        )
+    written, files = _write_row_files(out, header, layout, inputs, blocks)
     if not written.rows:
         return None
     making.to.check_same()
-    set_size(out / PIXELS, written.pixel_bytes, pixels)
+    set_size(out / PIXELS, written.pixel_bytes, files[PIXELS].size_bytes)
     if layout.has_mask_file:
         size_bytes = layout.mask_bytes(written.pixel_bytes)
         set_size(out / MASKS, size_bytes, size_bytes)
@@ -86,6 +71,31 @@ def seal(
             f" with {Option('mask_values', '0,255')}, which makes it class 1."
         )
     return manifest
+
+
+def _write_row_files(
+    out: Path, header: journals.Header, layout: RowLayout, inputs: Inputs, blocks: Iterable[Result] | None
+) -> tuple[RowFiles, dict[str, FileEntry]]:
+    """Write and sync the files that say something of each row; returns them and their entries, the pixels' among them.
+
+    Raises:
+        JournalError: the blocks are not all.
+    """
+    written = RowFiles(out, layout, inputs)
+    try:
+        for result in (result for result, _ in journals.read_blocks(out)) if blocks is None else blocks:
+            written.add(result)
+            if blocks is None:
+                notify(Progress("seal", written.inputs, header.inputs, written.rejected, split=header.split))
+        files = written.close()
+    finally:
+        written.release()
+    if written.inputs != header.inputs:
+        raise JournalError(
+            f"{out / journals.JOURNAL} holds {written.inputs} of {header.inputs} inputs: it was damaged."
+            " Give the same command again."
+        )
+    return written, files
 
 
 def expected_sizes(layout: RowLayout, inputs: Inputs) -> dict[str, int]:
@@ -125,21 +135,11 @@ def commit_manifest(
         sync_folder(folder)
     blocks = list(blocks)
     content = encode_manifest(manifest, blocks)
-    _check_opens(content, out / MANIFEST)
+    # as a reader does, before it makes a store that nobody can open
+    parse_content(content, out / MANIFEST)
     making.to.check_same()
     write_atomically(out / MANIFEST, content)
     return manifest
-
-
-def _check_opens(content: bytes, path: Path) -> None:
-    """Read a manifest back as a reader does, before it makes a store that nobody can open."""
-    try:
-        parse_content(content, path)
-    except StoreError as e:
-        raise PackError(
-            f"{e} Readers would refuse the store, so it is not finished; this is a defect of pixpack. What is packed is kept:"
-            " report this sentence, and give the same command again once it is fixed."
-        ) from None
 
 
 def _fields(written: RowFiles, header: journals.Header, layout: RowLayout, inputs: Inputs) -> dict[str, object]:

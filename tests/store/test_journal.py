@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import make_tree
+from conftest import make_tree, store_bytes
 
 from packer import pack, verify
 from packer.store.blocks import RejectedInput, Result
@@ -60,7 +60,8 @@ def test_a_line_is_a_checksum_and_json(journal: Path, tmp_path: Path) -> None:
 def test_what_a_log_commits_is_read_and_continued(tmp_path: Path) -> None:
     checks = list[None]()
     (tmp_path / JOURNAL).parent.mkdir()
-    log = CommitLog(tmp_path, lambda: checks.append(None), ["tensors/rows", "more/rows"])
+    (tmp_path / JOURNAL).write_bytes(BLOCK_BYTES)
+    log = CommitLog(tmp_path, lambda: checks.append(None), ["tensors/rows", "tensors/masks"])
     log.begin(HEADER)
     log.commit([BLOCK, BLOCK])
     log.close()
@@ -74,7 +75,7 @@ def test_what_a_log_commits_is_read_and_continued(tmp_path: Path) -> None:
     log.close()
     assert read_progress(tmp_path) == (HEADER, 6, 3)
     assert [block for block, _ in read_blocks(tmp_path)] == [BLOCK] * 3
-    assert [(tmp_path / name / "rows").read_bytes() for name in ("tensors", "more")] == [b"", b""]
+    assert store_bytes(tmp_path / "tensors") == {"rows": b"", "masks": b""}
     assert len(checks) == 4
 
 
@@ -138,9 +139,10 @@ def test_a_header_with_a_value_that_is_none_of_a_header_is_refused(journal: Path
             "the header of the journal says options = .*, expected an object of text, numbers",
         ),
         ({"words": "x"}, "the header of the journal says words = 'x', expected a list of texts"),
+        ({}, "journal: the journal has a line that is not JSON: b'{'"),
         ({"split": 1}, "the header of the journal says split = 1, expected text"),
     ):
-        line = json.dumps(json.loads(HEADER_BYTES[9:]) | known).encode()
+        line = json.dumps(json.loads(HEADER_BYTES[9:]) | known).encode() if known else b"{"
         journal.write_bytes(b"%08x %b\n" % (zlib.crc32(line), line))
         with pytest.raises(StoreError, match=rf"{text}.* Choose another folder"):
             header_of(tmp_path)
