@@ -30,8 +30,6 @@ def read_list(images: str, options: InputOptions) -> dict[str, Inputs]:
             f"{images} reads paths from standard input, which is a terminal. Expected: find ... | pack {images} OUT"
         )
     sieve, names = Sieve(), Paths()
-    # whoever gave it to us may have read it without waiting
-    os.set_blocking(0, True)
     with open(0, "rb", closefd=False) as file:
         data = file.read() if images == "-0" else b""
         for number, line in enumerate(data.removesuffix(b"\0").split(b"\0") if data else file, start=1):

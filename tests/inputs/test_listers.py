@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tarfile
-import time
 import unicodedata
 import zipfile
 from collections.abc import Callable, Iterable
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PACK, Feed, content_bytes, make_tree, photo, store_bytes, touch
+from conftest import Feed, content_bytes, make_tree, photo, store_bytes, touch
 from test_archives import jpeg, make_tar
 
 from packer import OptionsError, PackError, ScanError, merge, pack
@@ -422,21 +421,3 @@ def test_a_table_whose_images_are_elsewhere_is_referred_to_root(tmp_path: Path) 
 def test_options_of_another_kind_of_images_are_refused(options: dict[str, str], images: Path) -> None:
     with pytest.raises(OptionsError, match=f"{next(iter(options))} does not belong to .*, which is a folder"):
         scan(images, options=PackOptions(**options))
-
-
-def test_a_standard_input_that_does_not_wait_is_read_to_its_end(tmp_path: Path) -> None:
-    """As a program leaves it that reads its own without waiting, such as Node."""
-    images = make_tree(tmp_path / "images", each=4)
-    names = [f"{path}\n".encode() for path in sorted(images.rglob("*.jpg"))]
-    reading, writing = os.pipe()
-    os.set_blocking(reading, False)
-    command = subprocess.Popen(
-        [*PACK, "-", str(tmp_path / "out"), "--size", "16", "--json"], stdin=reading, stdout=subprocess.PIPE, text=True
-    )
-    os.close(reading)
-    for half in (names[:6], names[6:]):
-        time.sleep(0.5)  # the command finds the pipe empty meanwhile
-        os.write(writing, b"".join(half))
-    os.close(writing)
-    output, _ = command.communicate(timeout=300)
-    assert (command.returncode, json.loads(output)["rows"]) == (0, 12)

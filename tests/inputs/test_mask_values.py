@@ -134,7 +134,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "too large": ({"mask_values": [0, 256]}, "from 0 to 255"),
     "all of them": ({"mask_values": range(256)}, "up to 255 of them"),
     "words": ({"mask_values": "0,person"}, "mask_values is '0,person'"),
-    "of no masks": ({"mask_values": "0", "masks": None}, "mask_values belongs to masks."),
 }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import make_splits, photo, store_bytes
 from PIL import Image
-from test_boxes import FITS, ORIENTATIONS, coco, placed, stopped
+from test_boxes import FITS, ORIENTATIONS, placed, stopped
 
 from packer import PackError, ScanError, pack
 from packer.operations.verify import verify
@@ -165,23 +165,12 @@ def test_a_folder_without_masks_ends_the_pack_before_it_begins(pairs: tuple[Path
 # -- the same bytes, whatever happens
 
 
-@pytest.fixture
-def tree(images: Path, tmp_path: Path) -> tuple[Path, dict[str, Any]]:
-    """24 images, each with a mask and a box; options to pack them."""
-    (images / "class1" / "003.jpg").write_text("broken")
-    names: dict[str, tuple[int, int] | None] = {}
+def test_a_mask_that_changed_since_is_read_again_by_a_resume(images: Path, tmp_path: Path) -> None:
     for n, path in enumerate(sorted(images.rglob("*.jpg"))):
-        names[str(path.relative_to(images))] = None
         mask = (tmp_path / "masks" / path.relative_to(images)).with_suffix(".png")
         mask.parent.mkdir(parents=True, exist_ok=True)
-        size = (9, 9) if path.read_bytes() == b"broken" else size_of(path)
-        Image.fromarray(values(n, size)).save(mask)
-    boxes = coco(tmp_path / "c.json", names, [(name, [5, 5, 30, 30]) for name in names])
-    return images, {"size": 32, "boxes": boxes, "masks": tmp_path / "masks", "max_rejects": "50%"}
-
-
-def test_a_mask_that_changed_since_is_read_again_by_a_resume(tree: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    images, options = tree
+        Image.fromarray(values(n, size_of(path))).save(mask)
+    options: dict[str, Any] = {"size": 32, "masks": tmp_path / "masks"}
     stopped(images, tmp_path / "out", workers=1, **options)
     mask = options["masks"] / "class0" / "000.png"
     Image.fromarray(values(99, size_of(mask))).save(mask)

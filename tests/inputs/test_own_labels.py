@@ -13,17 +13,13 @@ from conftest import photo
 from PIL import Image
 from redecoding import rows_of_other_sources
 from test_boxes import boxes_of, coco
+from test_masks import values
 
 from packer import pack
 from packer.operations.verify import verify
 from reader import MemmapDataset, RaggedBatch
 from reader.format.check import metadata_files
 from reader.format.errors import StoreError
-
-
-def values(n: int, size: tuple[int, int]) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    return np.random.default_rng(n).integers(0, 5, size[::-1], dtype=np.uint8)
-
 
 SIZES = [(90, 60), (40, 64), (130, 41), (77, 77), (20, 120), (64, 48), (33, 50)]
 

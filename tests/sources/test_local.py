@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from packer import pack
 from packer.errors import DecodeError
 from packer.inputs.scan import scan
 from packer.packing.image_sizes import upright_sizes
@@ -96,10 +95,3 @@ def test_members_are_inflated_completely_or_to_any_byte(tmp_path: Path, size_byt
     assert source.read()[0] == data
     for most_bytes in (1, size_bytes // 2 or 1, size_bytes - 1 or 1):
         assert source.read(most_bytes=most_bytes)[0] == data[:most_bytes]
-
-
-def test_a_file_above_the_limit_is_a_reject_of_its_pack(images: Path, tmp_path: Path) -> None:
-    sparse(images / "class0/huge.jpg", 900 * MEGABYTE)
-    report = pack(images, tmp_path / "out", size=32, max_rejects=1)
-    assert report.rows == 24
-    assert report.reasons == {"it has 900000000 bytes, more than the 715827880 that one image may have": 1}
