@@ -35,38 +35,35 @@ def _in_words(value: object) -> object:
     return "none" if value is None else value
 
 
-def options_difference(found: Mapping[str, object], expected: Mapping[str, object]) -> str:
+def options_difference(found: Mapping[str, object], expected: Mapping[str, object], then: str = ", now ") -> str:
     """Name the first option in which two records of options differ, as the caller writes both values.
+
+    None and False say that an option was not given.
+
+    Args:
+        then: what is between the two values.
 
     Example:
         >>> options_difference({"size": [224, 224], "exact": False}, {"size": [192, 256], "exact": True})
         " (size=224, now size='192x256')"
         >>> options_difference({"bit_depth": 12}, {})
         ' (with bit_depth=12, now without)'
+        >>> options_difference({"exact": False}, {"exact": True}, " and ")
+        ' (without exact and with it)'
     """
     for key in {**expected, **found}:
         before, now = found.get(key), expected.get(key)
         if before != now:
             if _is_digest(before) and _is_digest(now):
                 return f" ({Option(key)}: other contents)"
-            return " ({}, now {})".format(*both_given(key, before, now))
+            given = [value is not None and value is not False for value in (before, now)]
+            if all(given):
+                return f" ({Option(key, before)}{then}{Option(key, now)})"
+            value = before if given[0] else now
+            # of a file the record has the digest, and of some options that they were given
+            option = Option(key, None if value is True or _is_digest(value) else value)
+            return f" (with {option}{then}without)" if given[0] else f" (without {option}{then}with it)"
     return ""
-
-
-def both_given(name: str, one: object, other: object) -> tuple[str, str]:
-    """Return how two values of an option read beside each other, as a record has them; None and False: it was not given.
-
-    Example:
-        >>> both_given("size", [32, 32], [40, 40]), both_given("size", [32, 32], None), both_given("exact", False, True)
-        (('size=32', 'size=40'), ('with size=32', 'without'), ('without exact', 'with it'))
-    """
-    given = [value is not None and value is not False for value in (one, other)]
-    if all(given):
-        return str(Option(name, one)), str(Option(name, other))
-    value = one if given[0] else other
-    # of a file the record has the digest, and of some options that they were given
-    option = Option(name, None if value is True or _is_digest(value) else value)
-    return (f"with {option}", "without") if given[0] else (f"without {option}", "with it")
 
 
 def _is_digest(value: object) -> bool:

@@ -15,7 +15,7 @@ from packer.operations.copy_rows import CopyPlan, Selection, copy_plans, copy_ta
 from packer.option_names import Option
 from packer.progress import reports
 from packer.report import PackReport, Progress
-from packer.text import both_given, some
+from packer.text import options_difference, some
 from reader.format.manifest import Manifest
 from reader.format.row_values import has_boxes
 
@@ -110,7 +110,8 @@ def _plan(
         classes=names,
         target_count=len(names) if is_counted else like.target_count,
         extras=extras,
-        options=_options(manifests),
+        # no seed gives the order of stores that were shuffled
+        options=dict(like.options) | {"shuffle": None},
         labels=joint_labels(manifests, is_list_given=is_list_given),
         has_rejects=True,
         notes=_notes(selections, names),
@@ -129,11 +130,6 @@ def joined(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     return longest if names == set(longest) else tuple(sorted(names))
 
 
-def _options(manifests: Sequence[Manifest]) -> dict[str, object]:
-    """Return the options of all rows together: no seed gives the order of stores that were shuffled."""
-    return dict(manifests[0].options) | {"shuffle": None}
-
-
 def _check_alike(first: Path, like: Manifest, path: Path, manifest: Manifest) -> None:
     """Refuse to join rows of stores that are not alike; says what differs."""
     together, kinds = f"{first} and {path} cannot be one store", (_kinds(like), _kinds(manifest))
@@ -141,8 +137,8 @@ def _check_alike(first: Path, like: Manifest, path: Path, manifest: Manifest) ->
     if what := _differences(*labels):
         raise PackError(f"{together}: what they hold of each row differs ({what}).")
     options = [dict(one.options) | {"shuffle": None} for one in (like, manifest)]
-    if options[0] != options[1]:
-        raise PackError(f"{together}: they were packed with other options ({_other_options(*options)}).")
+    if what := options_difference(*options, " and "):
+        raise PackError(f"{together}: they were packed with other options{what}.")
     if like.decoders != manifest.decoders:
         raise PackError(
             f"{together}: they were packed by other decoders ({_differences(dict(like.decoders), dict(manifest.decoders))})."
@@ -150,11 +146,6 @@ def _check_alike(first: Path, like: Manifest, path: Path, manifest: Manifest) ->
         )
     if what := _differences(*kinds):
         raise PackError(f"{together}: what they hold of each row differs ({what}).")
-
-
-def _other_options(one: Mapping[str, object], other: Mapping[str, object]) -> str:
-    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
-    return "; ".join(" and ".join(both_given(name, one.get(name), other.get(name))) for name in names)
 
 
 def _is_label(tensor: str) -> bool:

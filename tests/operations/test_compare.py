@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import make_tree, photo, torchvision_or_skip
+from conftest import make_splits, make_tree, photo, torchvision_or_skip
 from PIL import Image
 from torch.utils.data import Subset
 
@@ -231,3 +231,11 @@ def test_images_that_exif_turns_are_counted(tmp_path: Path, capsys: pytest.Captu
     pack(tmp_path / "images", tmp_path / "out", fit="none", workers=1)
     assert run(["compare", str(tmp_path / "images"), str(tmp_path / "out")]) == 0
     assert "2 of these images are turned upright in b, as EXIF says; ImageFolder leaves" in capsys.readouterr().out
+
+
+def test_the_command_names_a_split_that_is_no_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_splits(tmp_path / "images", ("train", "val"), each=1)
+    pack(tmp_path / "images", tmp_path / "out", size=16, workers=1)
+    shutil.rmtree(tmp_path / "images/val")
+    assert run(["compare", str(tmp_path / "images"), str(tmp_path / "out")]) == 2
+    assert f"images has no image of {tmp_path}/out/val. Expected what was packed" in capsys.readouterr().err

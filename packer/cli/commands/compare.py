@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import click
 
 from packer.cli.options import StorePath, answers, need_torch
 from packer.cli.output import EXIT_FAILED, Output, say, say_json
-from packer.errors import OptionsError
 
 
 @click.command()
@@ -30,6 +30,7 @@ def compare(images: str, out: str, rows: int, output: Output) -> int:
         pack compare images/ out/ --json | jq .differences
     """
     need_torch("pack compare")
+    from packer.inputs.samples import Inputs
     from packer.inputs.scan import scan
     from packer.inputs.splits import stores_of
     from packer.operations.folder_rows import FolderRows
@@ -40,10 +41,8 @@ def compare(images: str, out: str, rows: int, output: Output) -> int:
     stores, found, turned = stores_of(out), {}, {}
     heads = {split: check_finished(store) for split, store in stores.items()}
     listed = scan([images])
-    if missing := stores.keys() - listed.keys():
-        raise OptionsError(f"{images} lacks {min(missing) or 'a folder without splits'}. Expected what was packed.")
     for split, store in stores.items():
-        images_of = FolderRows(images, listed[split], store, heads[split])
+        images_of = FolderRows(images, listed.get(split, Inputs(Path(images))), store, heads[split])
         found[split] = run(images_of, MemmapDataset(store), rows)
         turned[split] = len(images_of.turned)
     if output.as_json:
