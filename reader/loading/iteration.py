@@ -9,20 +9,25 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Generator
-from typing import Any
+from typing import Any, Generic
+
+import torch
+from typing_extensions import TypeVar
 
 from reader.loading.finish import Finish, Unfinished
 from reader.planning.epochs import Progress
 
+# What a loop gets.
+Given = TypeVar("Given", default=tuple[torch.Tensor, torch.Tensor])
 # An item of the loop, with the global position after it.
-LoopItem = tuple[object, int]
+LoopItem = tuple[Any, int]
 Group = list[LoopItem]
 
 # So often a feeder that waits for room looks whether its iteration, or the program, has ended.
 _LOOK_SECONDS = 0.1
 
 
-class Iteration:
+class Iteration(Generic[Given]):
     """Iterates over the batches of one pass, and keeps its progress up to date.
 
     The feeder thread ends with its source, and when the iteration is closed or collected. An error comes behind the batches
@@ -50,10 +55,10 @@ class Iteration:
             weakref.finalize(self, self._stopped.set)
             self._feeder.start()
 
-    def __iter__(self) -> Iteration:
+    def __iter__(self) -> Iteration[Given]:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Given:
         before = self._progress.position, self._progress.is_over
         try:
             # kept here: another thread may close the loader meanwhile

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Generator, Iterable, Mapping
-from typing import Any
+from typing import Any, Generic, Literal, overload
 
 import torch
 from torch.utils.data import Dataset, Subset
@@ -20,7 +20,7 @@ from reader.dataset.dataset import MemmapDataset, Transform
 from reader.device.transfer import entered
 from reader.loading.finish import Finish
 from reader.loading.gathering import Gathering
-from reader.loading.iteration import Group, Iteration
+from reader.loading.iteration import Given, Group, Iteration
 from reader.planning.epochs import Epochs
 from reader.planning.given_sampler import Item
 from reader.planning.orders import Orders, Weights
@@ -34,7 +34,7 @@ from reader.tuning import tuning
 _MOST_AHEAD = 1024
 
 
-class MemmapLoader:
+class MemmapLoader(Generic[Given]):
     """Iterate over a MemmapDataset in batches.
 
     Args:
@@ -81,7 +81,33 @@ class MemmapLoader:
         ...     shape = images.shape  # uint8[8, 3, 32, 32]
     """
 
-    def __init__(  # noqa: PLR0913 (its options, by keyword)
+    @overload
+    def __init__(
+        self: MemmapLoader[tuple[torch.Tensor, torch.Tensor]],
+        dataset: Dataset[Any],
+        batch_size: int,
+        *,
+        shuffle: bool | str = False,
+        seed: int | None = None,
+        drop_last: bool = False,
+        pad: bool = True,
+        weights: Weights | None = None,
+        sampler: Iterable[Item] | None = None,
+        transform: Transform | None = None,
+        device: str | torch.device = "cpu",
+        prefetch: int = 2,
+        rank: int | None = None,
+        world_size: int | None = None,
+        residency: str = "auto",
+        as_tuple: Literal[True] = True,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: MemmapLoader[Any], dataset: Dataset[Any], batch_size: int, *, as_tuple: bool, **options: Any
+    ) -> None: ...
+
+    def __init__(  # type: ignore[misc]  # noqa: PLR0913 (the types of the other options are those above)
         self,
         dataset: Dataset[Any],
         batch_size: int,
@@ -118,7 +144,7 @@ class MemmapLoader:
         self._threads = max(1, available_cpus() // ranks_here())
         self._gathering = Gathering(self.dataset, self.device, residency, prefetch=self.prefetch)
         self.residency = self._gathering.residency
-        self._iterations = weakref.WeakSet[Iteration]()
+        self._iterations = weakref.WeakSet[Iteration[Any]]()
 
     @property
     def batch_size(self) -> int:
@@ -146,7 +172,7 @@ class MemmapLoader:
             f" on {self.device}, order {self.order}, seed {self.seed}, {plan.ranks}, residency {self.residency})"
         )
 
-    def __iter__(self) -> Iteration:
+    def __iter__(self) -> Iteration[Given]:
         plan, is_sent = self._epochs.begin(), self.device.type == "cuda"
         is_worked_on = self.transform is not None or is_sent
         group_bytes = tuning().transformed_group_bytes if is_worked_on else tuning().batch_group_bytes
@@ -156,11 +182,11 @@ class MemmapLoader:
         )
         # with prefetch=0 it runs in the caller's thread, whose device is not ours to change
         source = entered(self.device, source) if is_sent and self.prefetch else source
-        iteration = Iteration(self._epochs.progress, source(), finish, prefetch=self.prefetch)
+        iteration: Iteration[Given] = Iteration(self._epochs.progress, source(), finish, prefetch=self.prefetch)
         self._iterations.add(iteration)
         return iteration
 
-    def __enter__(self) -> MemmapLoader:
+    def __enter__(self) -> MemmapLoader[Given]:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -206,7 +206,9 @@ class RemoteAhead(InFile):
         if remote.limit is not None:
             need = min(2 * window_bytes(plan.dataset.manifest), remote.blocks.starts[-1])
             if plan.order().is_in_blocks and remote.limit < need:
-                raise ValueError(f"cache_size is {size_text(remote.limit)}, and shuffle='block' needs {size_text(need)}.")
+                raise ValueError(
+                    f"cache_size is {size_text(remote.limit)}, and shuffle='block' needs {size_text(need)}."
+                )
             # what is read next must not push out what is read now
             self._most_bytes = min(_AHEAD_BYTES, remote.limit // 4)
 
