@@ -12,7 +12,7 @@ import torch
 from augmenting import labelled, many, pictures
 from detecting import detections, gray, with_masks
 
-from reader import ImageBatch, MemmapDataset, MemmapLoader
+from reader import ImageBatch, MemmapDataset
 from reader.transforms import (
     ColorJitter,
     Compose,
@@ -270,14 +270,6 @@ def test_what_is_no_batch_is_reported_where_the_transform_belongs(train: MemmapD
             TypeError, match=r"takes a whole ImageBatch, and was given a \w+: .*transform=.*as_tuple=False"
         ):
             transform(given)
-
-
-def test_a_transform_of_torchvision_is_refused_by_a_loader_with_what_to_write(train: MemmapDataset) -> None:
-    from augmenting import v2
-
-    for transform in (v2().RandomHorizontalFlip(1), v2().MixUp(num_classes=3)):
-        with pytest.raises(ValueError, match=r"takes single images.*: give from_torchvision\(transform\)"):
-            MemmapLoader(train, 4, transform=transform)
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.float32, torch.tensor])

@@ -9,7 +9,7 @@ import torch
 from augmenting import pictures, v2
 from conftest import Tune, devices
 
-from reader.transforms import CutMix, MixUp, RandomChoice, RandomErasing
+from reader.transforms import CutMix, MixUp, RandomErasing
 
 
 @pytest.mark.parametrize("device", devices())
@@ -68,15 +68,3 @@ def test_targets_by_hand() -> None:
         made, mine = mix(batch), torch.eye(3)
         kept = float(made.targets[0, 0])
         torch.testing.assert_close(made.targets, mine * kept + mine[[2, 0, 1]] * (1 - kept))
-
-
-def test_one_of_two_mixes_is_chosen_for_all_of_a_batch() -> None:
-    choice, kinds = RandomChoice([MixUp(num_classes=12), CutMix(num_classes=12)]), set()
-    for first in range(12):
-        batch = pictures(12)
-        batch.rows = batch.rows + first
-        made, either = choice(batch), [transform(batch) for transform in choice.transforms]
-        found = {n for n in (0, 1) if torch.equal(made.pixels, either[n].pixels)}
-        assert found
-        kinds |= found
-    assert kinds == {0, 1}
