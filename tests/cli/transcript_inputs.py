@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import tarfile
 import zipfile
 from pathlib import Path
 
-import numpy as np
 from PIL import Image
 
 CLASSES = {"ant": (32, 24), "bee": (24, 32), "cow": (40, 40)}
@@ -47,7 +45,7 @@ def _make_lists(root: Path) -> None:
 
 
 def _make_labels(root: Path) -> None:
-    """Make 3 photographs with two boxes each, as COCO's and as YOLO's files, with outlines and with masks."""
+    """Make 3 photographs with two boxes each, as COCO's and as YOLO's files, and with masks."""
     photos = []
     annotations = []
     for number in range(3):
@@ -57,19 +55,8 @@ def _make_labels(root: Path) -> None:
         (root / "yolo").mkdir(exist_ok=True)
         (root / "yolo" / f"{number}.txt").write_text("0 0.5 0.5 0.5 0.5\n1 0.25 0.25 0.1 0.1\n")
         photos.append({"id": number, "file_name": name, "width": 40, "height": 40})
-        for category, (x, y, w, h) in enumerate([(10, 10, 20, 20), (8, 8, 4, 4)]):
-            outline = [x, y, x + w, y, x + w, y + h, x, y + h]
-            annotations.append(
-                {
-                    "id": 2 * number + category,
-                    "image_id": number,
-                    "category_id": category + 1,
-                    "bbox": [x, y, w, h],
-                    "area": w * h,
-                    "iscrowd": 0,
-                    "segmentation": [outline],
-                }
-            )
+        for category, box in enumerate([(10, 10, 20, 20), (8, 8, 4, 4)], start=1):
+            annotations.append({"image_id": number, "category_id": category, "bbox": box})
     categories = [{"id": 1, "name": "wing"}, {"id": 2, "name": "leg"}]
     coco = {"images": photos, "annotations": annotations, "categories": categories}
     (root / "boxes.json").write_text(json.dumps(coco))
@@ -82,13 +69,8 @@ def _make_archives(root: Path) -> None:
     for shard in range(2):
         with tarfile.open(root / f"shard-{shard}.tar", "w") as tar:
             for n in range(3):
-                for suffix, data in ((".png", _png(30 * n + shard)), (".cls", str(n).encode())):
-                    member = tarfile.TarInfo(f"{shard}{n}{suffix}")
-                    member.size = len(data)
-                    tar.addfile(member, io.BytesIO(data))
-
-
-def _png(level: int) -> bytes:
-    stream = io.BytesIO()
-    Image.fromarray(np.full((16, 16, 3), level, np.uint8)).save(stream, "PNG")
-    return stream.getvalue()
+                image = root / "shards" / f"{shard}{n}.png"
+                _save(image, (16, 16), (30 * n + shard,) * 3)
+                image.with_suffix(".cls").write_text(str(n))
+                for path in (image, image.with_suffix(".cls")):
+                    tar.add(path, path.name)
