@@ -17,7 +17,6 @@ def make_inputs(root: Path) -> Path:
     for number, (name, size) in enumerate(CLASSES.items()):
         for n in range(4):
             _save(root / "images" / name / f"{n}.png", size, (40 * number, 60 * n, 20))
-            _save(root / "same" / name / f"{n}.png", (16, 16), (40 * number, 60 * n, 20))
             _save(root / "photos" / name / f"{n}.jpg", size, (40 * number, 60 * n, 20))
     for split, counts in {"train": 3, "val": 1}.items():
         for number, name in enumerate(CLASSES):
