@@ -42,7 +42,7 @@ def test_the_format_needs_the_standard_library_alone() -> None:
     ("statement", "absent"),
     [
         ("import reader", "torch numpy tensordict"),
-        ("import reader.manifest", "torch numpy tensordict"),
+        ("import reader.format.manifest", "torch numpy tensordict"),
         ("import reader.dataset.dataset, reader.loading.loader", "PIL click"),
         ("import packer", "torch numpy PIL click tqdm"),
         ("from packer.cli.app import run", "torch numpy PIL tqdm"),
