@@ -21,7 +21,6 @@ from packer.options import PackOptions, RowOptions
 from packer.packing.image_sizes import count_sizes, pixel_bytes
 from packer.packing.request import Committed, header_difference, journal_header, read_committed
 from packer.pixels.geometry import Geometry
-from packer.pixels.layout import RowLayout
 from packer.progress import notify
 from packer.report import PackReport, Progress
 from packer.sources.local import NO_FILE
@@ -244,11 +243,9 @@ class Build:
         self._committed.add(result)
 
     def _tick(self) -> None:
-        notify(self._progress("pack", self._committed.inputs_stop))
+        notify(self._progress("pack", self._committed.inputs_stop, len(self._inputs)))
 
-    def _progress(self, stage: str, done: int, total: int | None = None) -> Progress:
-        if total is None:
-            total = len(self._inputs)
+    def _progress(self, stage: str, done: int, total: int) -> Progress:
         return Progress(stage, done, total, self._committed.rejected, self._committed.source_bytes, self._split)
 
     # -- end
@@ -296,16 +293,16 @@ def _pack_job(
         from reader import jpeg_frames
 
         jpeg_frames.check_library()
-    layout = RowLayout(geometry, options.channels, has_masks=inputs.masks is not None, quality=options.compress or 0)
+    has_masks = inputs.masks is not None
     return make_job(
         root=inputs.url or str(inputs.root.absolute()),
         pixels_path=str(out / PIXELS),
         geometry=geometry,
         rows=RowOptions.among(options),
         archives=inputs.archives,
-        has_masks=layout.has_masks,
+        has_masks=has_masks,
         masks_root=absolute_path(options.masks or ""),
-        masks_path=str(out / MASKS) if layout.has_mask_file else "",
+        masks_path=str(out / MASKS) if has_masks and not geometry.has_own_sizes else "",
         mask_classes=tuple(options.mask_values or ()),
         roots=inputs.roots,
     )

@@ -26,6 +26,7 @@ from packer.inputs.samples import Column, Inputs, Paths
 from packer.options import CHANNELS, OutputOptions, PackOptions, ShapeOptions, WorkerOptions, option
 from packer.packing.keywords import takes
 from packer.packing.pack import pack_parts
+from packer.pixels.decode import MODES
 from packer.pixels.pictures import to_mode
 from packer.pixels.row import Row
 from packer.report import PackReport
@@ -39,7 +40,6 @@ from packer.workers.processes import InFlight
 from reader.format.manifest import TARGET_DTYPES
 from reader.format.values import Json
 
-_MODES = {"rgb": "RGB", "gray": "L", "rgba": "RGBA"}
 # what an item that is a dict calls them, in most image datasets of the Hugging Face Hub
 _IMAGE, _LABEL = "image", "label"
 
@@ -198,7 +198,7 @@ class DatasetRows(RowMaker):
         if job.only not in (None, image.size):
             raise DecodeError(f"it has {image.width} x {image.height} pixels, the first item {job.only}; give a size")
         target = job.kind.checked(target, job.class_count)
-        image = to_mode(image, _MODES[job.rows.channels])
+        image = to_mode(image, MODES[job.rows.channels])
         row_image, content = job.geometry.to_row(image, job.geometry.resized(*image.size))
         attempt.line = Sample(path, target, None, None, *image.size, {"decoder": "dataset"}).encode()
         attempt.row = Row(row_image.tobytes(), content, *image.size)

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import collections
 import itertools
-import shlex
 from collections.abc import Sequence
-from pathlib import Path
 
 from packer.errors import OptionsError, PackError, SourceError
 from packer.inputs.samples import Inputs
@@ -78,11 +76,11 @@ def count_sizes(parts: dict[str, Inputs], options: PackOptions) -> dict[str, Siz
     return counts
 
 
-def common_size(parts: dict[str, Inputs], options: PackOptions, out: Path) -> tuple[int, int]:
+def common_size(parts: dict[str, Inputs], options: PackOptions) -> tuple[int, int]:
     """Return the one size that all images have, by their headers.
 
     Raises:
-        PackError: they have several; shows the most frequent ones and proposes a command.
+        OptionsError: they have several; shows the most frequent ones and proposes options. PackError: no header could be read.
     """
     counts = sum(count_sizes(parts, options).values(), collections.Counter())
     if not counts:
@@ -93,13 +91,10 @@ def common_size(parts: dict[str, Inputs], options: PackOptions, out: Path) -> tu
         )
     if len(counts) > 1:
         common = ", ".join(f"{w} x {h} ({n})" for (h, w), n in sorted(counts.items(), key=lambda c: (-c[1], c[0]))[:3])
-        split, inputs = next(iter(parts.items()))
-        images = inputs.base.removesuffix(f"/{split}") if split else inputs.base
         raise OptionsError(
             f"the images have {len(counts)} sizes, width x height: {common}{' and others' if len(counts) > 3 else ''}."
-            f" Leave each its own, up to 512 pixels:"
-            f" {shlex.join(['pack', images, str(out), '--fit', 'none', '--max-size', '512'])}. Or cut all to one:"
-            f" {Option('size', 224)}."
+            f" Leave each its own, up to 512 pixels: {Option('fit', 'none')} {Option('max_size', 512)}."
+            f" Or cut all to one: {Option('size', 224)}."
         )
     height, width = next(iter(counts))
     return PackOptions(size=(height, width)).sides or (height, width)

@@ -81,7 +81,7 @@ def pack_parts(
     """
     if not (reports := _finished(parts, to, options)):
         to.check(parts)
-        shape = options.least_sides or common_size(parts, options, to.out)
+        shape = options.least_sides or common_size(parts, options)
         builds = {
             split: Build(inputs, options, to.store(split), shape=shape, split=split, make_job=make_job)
             for split, inputs in parts.items()

@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 # So many names are looked at: a folder of photographs has hardly another file.
 _LOOKED_AT = 1000
 _SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif")
-_MODES = {"rgb": "RGB", "gray": "L", "rgba": "RGBA"}
+# Pillow's names of the channels.
+MODES = {"rgb": "RGB", "gray": "L", "rgba": "RGBA"}
 
 
 class Decoder:
     """Turns bytes into rows; one a process."""
 
     def __init__(self, geometry: Geometry, *, channels: str = "rgb", exact: bool = False, bit_depth: int = 16) -> None:
-        self._rules = RowRules(geometry, _MODES[channels], exact, bit_depth)
+        self._rules = RowRules(geometry, MODES[channels], exact, bit_depth)
 
     def row(self, data: bytes, memory: memoryview | None = None) -> Row:
         """Decode one image into a row.

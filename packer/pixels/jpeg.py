@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from packer.system import installed_version
 
 # ISO/IEC 10918-1, table B.1: start-of-frame markers; 0xC4, 0xC8 and 0xCC are not frames
-FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _STANDALONE = frozenset({0x01, *range(0xD0, 0xD9)})
 # EXIF tag 0x0112, in both byte orders, before a type below 256: only then Pillow may find it
 _ORIENTATION_MARKS = (b"\x01\x12\x00", b"\x12\x01")
@@ -52,8 +52,8 @@ def read_header(data: bytes) -> JpegHeader | None:
         return None
     size, named = len(data), list[bytes]()
     frame: tuple[int, int] | None = None
-    for marker, at, stop in segments(data):
-        if marker in FRAMES:
+    for marker, at, stop in _segments(data):
+        if marker in _FRAMES:
             frame = frame or (at, marker)
         elif marker == 0xE1:
             named.append(data[at + 4 : stop])
@@ -102,12 +102,9 @@ def _is_upright(segment: bytes) -> bool:
     return found in ([], [True])
 
 
-def segments(data: bytes, at: int = 2) -> Iterator[tuple[int, int, int]]:
-    """Yield (marker, start, stop) of each segment up to the next scan's header (0xDA), as libjpeg finds them.
-
-    at: where to begin; a file that begins as no JPEG has none.
-    """
-    size = len(data) if data[:2] == b"\xff\xd8" else 0
+def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yield (marker, start, stop) of each segment of a JPEG up to the first scan's header (0xDA), as libjpeg finds them."""
+    at, size = 2, len(data)
     while at + 4 <= size:
         if data[at] != 0xFF:
             # libjpeg skips what stands between two markers, with a warning

@@ -109,7 +109,7 @@ def start_worker(context: BaseContext, job: Job, inherited: Sequence[Lock]) -> t
     in_flight = InFlight(context.RawArray("q", [-1, 0, 0]))
     others = inherited if context.get_start_method() == "fork" else []
     process = context.Process(  # type: ignore[attr-defined]
-        target=_work, args=(job, child, in_flight, others), daemon=True, name="pixpack-worker"
+        target=_serve, args=(job, child, in_flight, others), daemon=True, name="pixpack-worker"
     )
     with without_main(), signals_held():
         process.start()
@@ -162,8 +162,11 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def serve(job: Job, pipe: Connection, in_flight: InFlight) -> None:
-    """Be a worker at the end of a pipe: decode and write what it says; the process ends with it."""
+def _serve(job: Job, pipe: Connection, in_flight: InFlight, others: Sequence[Lock]) -> None:
+    """Be a worker at the end of a pipe: decode and write what it says until the parent is gone; the process ends with it."""
+    begin_worker()
+    for other in others:
+        other.close()
     orders: SimpleQueue[Any] = SimpleQueue()
     try:
         worker = job.worker(in_flight)
@@ -211,11 +214,3 @@ def exit_reason(code: int | None) -> str:
     if code == -signal.SIGKILL:
         return "killed by SIGKILL, as the system does where memory runs out"
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-
-
-def _work(job: Job, pipe: Connection, in_flight: InFlight, others: Sequence[Lock]) -> None:
-    """Serve one pipe until the parent is gone."""
-    begin_worker()
-    for other in others:
-        other.close()
-    serve(job, pipe, in_flight)
