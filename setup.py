@@ -11,7 +11,6 @@ _PARTS = (
     "copies",
     "crops",
     "jpeg_row",
-    "neon",
     "pixel_steps",
     "reads",
     "resample",
