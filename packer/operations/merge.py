@@ -133,11 +133,11 @@ def joined(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 def _check_alike(first: Path, like: Manifest, path: Path, manifest: Manifest) -> None:
     """Refuse to join rows of stores that are not alike; says what differs."""
     together, kinds = f"{first} and {path} cannot be one store", (_kinds(like), _kinds(manifest))
-    labels = [{name: kind for name, kind in one.items() if _is_label(name)} for one in kinds]
+    labels = [{name: kind for name, kind in each.items() if _is_label(name)} for each in kinds]
     if what := _differences(*labels):
         raise PackError(f"{together}: what they hold of each row differs ({what}).")
-    options = [dict(one.options) | {"shuffle": None} for one in (like, manifest)]
-    if what := options_difference(*options, " and "):
+    one, other = (dict(each.options) | {"shuffle": None} for each in (like, manifest))
+    if what := options_difference(one, other, " and "):
         raise PackError(f"{together}: they were packed with other options{what}.")
     if like.decoders != manifest.decoders:
         raise PackError(
