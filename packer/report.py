@@ -53,8 +53,7 @@ class PackReport:
         resumed_from: inputs that were done before this run.
         target_kind: "class", "regression" or "multi-hot".
         notes: sentences about the inputs: folders and columns that were left out, what became of boxes.
-        changed: the first source that changed since the pack was interrupted: all from its block on was packed again; else "".
-        changed_count: how many such sources there are.
+        changed_count: sources that changed since the pack was interrupted: all from the block of the first on was packed again.
         changed_paths: the first five of them.
         kept: rows that an update took over from the store that it replaced.
         gone: rows of that store whose input is no more.
@@ -82,7 +81,6 @@ class PackReport:
     resumed_from: int = 0
     target_kind: str = "class"
     notes: list[str] = field(default_factory=list)
-    changed: str = ""
     changed_count: int = 0
     changed_paths: list[str] = field(default_factory=list)
     kept: int = 0

@@ -45,7 +45,7 @@ def summary(report: PackReport) -> str:
         decoded = report.rows - report.kept
         gone = f", {report.gone:,} gone" if report.gone else ""
         lines.append(f"rows: {report.kept:,} kept, {decoded:,} decoded{gone}")
-    if report.changed:
+    if report.changed_paths:
         more = report.changed_count - len(report.changed_paths)
         named = ", ".join(map(shown, report.changed_paths)) + (f" and {more} more" if more else "")
         lines.append(

@@ -261,7 +261,6 @@ class Build:
             source_bytes=self._committed.source_bytes,
             kept=self._committed.reused,
             gone=0 if self._reused is None else self._reused.gone(self._inputs.paths),
-            changed=changed[0] if changed else "",
             changed_count=len(changed),
             changed_paths=changed[:CHANGES_NAMED],
             too_many_rejects=report.rejected > self._options.allowed_rejects(report.inputs),

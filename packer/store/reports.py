@@ -73,7 +73,6 @@ def summed_report(out: Path, reports: dict[str, PackReport]) -> PackReport:
         too_many_rejects=any(report.too_many_rejects for report in each),
         reasons=_summed(report.reasons for report in each),
         notes=[note for report in each for note in report.notes],
-        changed=next((report.changed for report in each if report.changed), ""),
         changed_paths=[path for report in each for path in report.changed_paths][:CHANGES_NAMED],
         splits=reports,
         is_in_place=all(report.is_in_place for report in each),

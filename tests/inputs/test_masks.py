@@ -176,7 +176,7 @@ def test_a_mask_that_changed_since_is_read_again_by_a_resume(images: Path, tmp_p
     Image.fromarray(values(99, size_of(mask))).save(mask)
     os.utime(mask, ns=(1, 1))
     report = pack(images, tmp_path / "out", workers=1, **options)
-    assert (report.changed, report.resumed_from) == ("class0/000.png", 0)
+    assert (report.changed_paths, report.resumed_from) == (["class0/000.png"], 0)
     pack(images, tmp_path / "again", workers=1, **options)
     assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "again")
     # another list of masks is another pack

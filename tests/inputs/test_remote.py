@@ -139,7 +139,7 @@ def test_an_object_that_was_replaced_is_noticed_by_a_resume(images: Path, tmp_pa
     (images / "class0/002.jpg").write_bytes(data)
     fsspec.filesystem("memory").pipe_file("/set/class0/002.jpg", data)
     report = pack(url, tmp_path / "out", size=32)
-    assert (report.changed, report.resumed_from) == ("class0/002.jpg", 2)
+    assert (report.changed_paths, report.resumed_from) == (["class0/002.jpg"], 2)
     pack(images, tmp_path / "full", size=32)
     assert content_bytes(tmp_path / "out") == content_bytes(tmp_path / "full")
 

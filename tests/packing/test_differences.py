@@ -117,7 +117,7 @@ def test_bytes_that_change_at_the_same_size_and_mtime_are_seen(
     out = interrupted(images, tmp_path / "out")
     pack(images, tmp_path / "finished", size=32)
     change(images)
-    assert pack(images, out, size=32).changed == "class0/000.jpg"
+    assert pack(images, out, size=32).changed_paths[0] == "class0/000.jpg"
     for repeat in (pack, packed):
         with pytest.raises(PackError, match="is finished, but with other inputs"):
             repeat(images, tmp_path / "finished", size=32)

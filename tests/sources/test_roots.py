@@ -226,7 +226,7 @@ def test_an_error_of_the_system_stops_the_pack_unsealed_and_an_empty_file_lets_i
     path.unlink()
     path.touch()
     report = pack(images, tmp_path / "out", size=32, max_rejects="100%")
-    assert (report.rows, report.reasons, report.changed) == (23, {"the file is empty": 1}, "")
+    assert (report.rows, report.reasons, report.changed_paths) == (23, {"the file is empty": 1}, [])
     assert report.resumed_from > 0
 
 
