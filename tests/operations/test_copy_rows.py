@@ -454,20 +454,17 @@ def stop(progress: Progress) -> None:
         raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("exists", [False, True])
-def test_an_interrupt_leaves_nothing_behind(exists: bool, shared_store: Path, tmp_path: Path) -> None:
-    if exists:
-        (tmp_path / "out").mkdir()
+@pytest.mark.parametrize("there", ["nothing", "a folder", "a store"])
+def test_an_interrupt_leaves_what_was_there_and_nothing_else(there: str, shared_store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    if there == "a folder":
+        out.mkdir()
+    if there == "a store":
+        shutil.copytree(shared_store, out)
+    before = sorted(tmp_path.rglob("*")), store_bytes(out)
     with pytest.raises(KeyboardInterrupt):
-        merge([shared_store, shared_store], tmp_path / "out", progress=stop)
-    assert [*tmp_path.rglob("*")] == ([tmp_path / "out"] if exists else [])
-
-
-def test_an_interrupt_leaves_the_store_that_would_be_replaced(store: Path, shared_store: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        merge([store, shared_store], store, overwrite=True, progress=stop)
-    assert store_bytes(store) == store_bytes(shared_store)
-    assert os.listdir(store.parent) == [store.name]
+        merge([out if there == "a store" else shared_store, shared_store], out, overwrite=True, progress=stop)
+    assert (sorted(tmp_path.rglob("*")), store_bytes(out)) == before
 
 
 def test_a_full_disk_is_reported_before_anything_is_copied(
