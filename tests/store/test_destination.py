@@ -273,6 +273,7 @@ def test_splits_are_replaced_together_and_a_new_one_comes_with_them(
     splits: Path, tmp_path: Path, names_change: str
 ) -> None:
     out = tmp_path / "out"
+    (out / "val").chmod(0o750)
     make_tree(splits / "test", each=2)
     with pytest.raises(PackError, match="already holds a store"):
         pack(splits, out, size=32)
@@ -282,6 +283,7 @@ def test_splits_are_replaced_together_and_a_new_one_comes_with_them(
     report = update(splits, out)
     assert {name: part.rows for name, part in report.splits.items()} == {"train": 13, "val": 13, "test": 6}
     assert (report.rows, report.inputs, report.kept) == (32, 32, 24)
+    assert (out / "val").stat().st_mode & 0o777 == 0o750
     pack(splits, tmp_path / "fresh", size=32)
     assert store_bytes(out) == store_bytes(tmp_path / "fresh")
     merge([out, tmp_path / "fresh"], out, overwrite=True)
@@ -428,7 +430,11 @@ def test_an_end_as_files_move_into_a_folder_that_is_there_is_finished_by_the_nex
             patch.setattr(os, "rename", dying)
             CALLS[kind](things, out)
         names = ["train", "val"] if kind == "splits" else ["."]
-        if missing := [name for name in names if not (out / name / "manifest.json").exists()]:
+        missing = [name for name in names if not (out / name / "manifest.json").exists()]
+        for name in names:
+            if name not in missing:  # its manifest came last
+                MemmapDataset(out / name)
+        if missing:
             with pytest.raises(IncompleteStoreError):
                 MemmapDataset(out / missing[0])
             with pytest.raises(IncompleteStoreError, match="is incomplete: "):
