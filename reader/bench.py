@@ -81,9 +81,10 @@ def _endless(loader: MemmapLoader | DataLoader) -> Iterator[int]:
 
 def _copies(data: MemmapDataset, batch_size: int) -> Iterator[int]:
     """Copy batches of consecutive rows to one place, and yield their rows."""
-    step = batch_size * data.manifest.row_bytes
     pixels = data._opened.pixels
     assert pixels is not None  # of a store in a folder
+    # rows of their own sizes have the mean of all
+    step = batch_size * len(pixels) // data.manifest.rows
     pixels = pixels[:_MOST_BYTES]
     out = np.empty(step, np.uint8)
     for start in itertools.cycle(range(0, max(1, len(pixels) - step + 1), step)):
