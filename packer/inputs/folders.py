@@ -59,18 +59,15 @@ def _children(root: Path, folder: str, sieve: Sieve) -> tuple[list[str], list[st
                 else:
                     files.append(entry.name)
     except OSError as e:
-        check_system(str(e.filename), e)
-        if folder:
-            raise
-        if isinstance(e, FileNotFoundError):
+        if not folder and isinstance(e, FileNotFoundError):
             raise ScanError(f"{root} does not exist. Expected a folder of images, a table, a tar, or a zip.") from None
-        raise ScanError(f"{root} cannot be listed: {e.strerror}.") from None
+        raise _unlisted(root / folder, e) from None
     sieve.count(len(folders) + len(links) + len(files))
     return sorted(folders) + sorted(links), sorted(files)
 
 
 def _walk(root: Path, sieve: Sieve, above: tuple[int, int]) -> Iterator[tuple[str, str | None]]:
-    """Yield the images below root in ImageFolder's order, each with None; or a folder that cannot be listed, and why.
+    """Yield the images below root in ImageFolder's order, each with None; or a folder that is listed already, and so.
 
     above: the folder of all splits, to which a link may lead back.
     """
@@ -81,15 +78,11 @@ def _walk(root: Path, sieve: Sieve, above: tuple[int, int]) -> Iterator[tuple[st
         while pending:
             folder = pending.pop()
             parent, _, last = folder.rpartition("/")
-            try:
-                if (identity := _identity(root / folder)) in seen:
-                    raise OSError(0, "by a symbolic link it is a folder that is listed already")
-                seen.add(identity)
-                children, files = _children(root, folder, sieve)
-            except OSError as e:
-                check_system(str(root / folder), e)
-                found.append((parent, last, f"the folder cannot be listed: {e.strerror}"))
+            if (identity := _identity(root / folder)) in seen:
+                found.append((parent, last, "by a symbolic link it is a folder that is listed already"))
                 continue
+            seen.add(identity)
+            children, files = _children(root, folder, sieve)
             found += [(folder, file, None) for file in files if sieve.takes(file)]
             pending += [f"{folder}/{name}" for name in reversed(children)]
         for parent, name, refusal in sorted(found, key=lambda one: one[:2]):
@@ -105,5 +98,14 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _identity(folder: Path) -> tuple[int, int]:
-    status = os.stat(folder)
+    try:
+        status = os.stat(folder)
+    except OSError as e:
+        raise _unlisted(folder, e) from None
     return status.st_dev, status.st_ino
+
+
+def _unlisted(folder: Path, error: OSError) -> ScanError:
+    """Say why a folder cannot be listed: left out, it would give the classes behind it other numbers."""
+    check_system(str(folder), error)
+    return ScanError(f"{folder} cannot be listed: {error.strerror}. Allow it, or move that folder away.")

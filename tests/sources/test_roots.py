@@ -273,10 +273,12 @@ def test_an_error_of_the_system_while_inputs_are_listed_is_one_sentence(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_that_cannot_be_listed_by_itself_is_a_reject(images: Path, tmp_path: Path, failing: Failing) -> None:
+def test_a_class_that_cannot_be_listed_does_not_renumber_the_others(
+    images: Path, tmp_path: Path, failing: Failing
+) -> None:
     failing.fail("scandir", "class1", errno.EACCES)
-    report = pack(images, tmp_path / "out", size=32, max_rejects="100%")
-    assert report.reasons == {"the folder cannot be listed: Permission denied": 1}
+    with pytest.raises(ScanError, match="class1 cannot be listed: Permission denied. Allow it, or move that folder away"):
+        pack(images, tmp_path / "out", size=32, max_rejects="100%")
 
 
 def test_a_folder_that_fails_while_splits_are_looked_for_is_not_passed_over(
