@@ -23,7 +23,6 @@ from reader.transforms import (
     RandomApply,
     RandomCrop,
     RandomErasing,
-    RandomGrayscale,
     RandomHorizontalFlip,
     RandomInvert,
     RandomResizedCrop,
@@ -31,7 +30,7 @@ from reader.transforms import (
     TrivialAugmentWide,
 )
 from reader.transforms.policies import OPERATIONS
-from reader.transforms.random import CROP, draw
+from reader.transforms.random import draw
 
 ALL = [
     RandomHorizontalFlip(seed=3),
@@ -84,15 +83,6 @@ def test_what_a_row_becomes_depends_on_seed_epoch_and_row_alone(transform: Any, 
     assert are_equal(batch, of_rows(rows))
 
 
-@pytest.mark.parametrize("make", [RandomHorizontalFlip, lambda seed: RandomCrop(8, seed=seed)])
-def test_another_seed_or_epoch_gives_other_parameters(make: Any) -> None:
-    batch = pictures(32)
-    results = [make(seed=seed)(batch).pixels for seed in (0, 1, -5)]
-    with in_epoch(1):
-        results.append(make(seed=0)(batch).pixels)
-    assert not any(torch.equal(a, b) for n, a in enumerate(results) for b in results[:n])
-
-
 def test_the_random_numbers_stay_what_they_are() -> None:
     """A checkpoint continues with the augmentation that it began with."""
     batch = many(3)
@@ -118,15 +108,6 @@ def test_drawn_numbers_are_uniform_and_independent() -> None:
 
 
 # -- as torchvision draws
-
-
-@pytest.mark.parametrize("mode", ["constant", "reflect"])
-def test_a_padded_crop_is_torchvisions(mode: str) -> None:
-    batch, functional = pictures(20, size=(32, 32)), v2().functional
-    top, left = (draw(batch, 0, CROP) * 9).long().tolist()
-    padded = functional.pad(batch.images, [4, 4, 4, 4], padding_mode=mode)
-    expected = [functional.crop(image, *corner, 32, 32) for image, *corner in zip(padded, top, left, strict=True)]
-    assert torch.equal(RandomCrop(32, 4, padding_mode=mode)(batch).images, torch.stack(expected))
 
 
 def ones(count: int, make: Any) -> torch.Tensor:
@@ -244,15 +225,6 @@ def test_as_many_are_changed_as_p_says(name: str, given: tuple[Any, ...]) -> Non
     assert (is_made | is_left).all()
     can_change = ~(sure == batch.pixels).flatten(1).all(1)
     assert abs(float((is_made & ~is_left).sum() / can_change.sum()) - 0.3) < 5 * (0.25 / 800) ** 0.5
-
-
-def test_blur_and_gray_of_one_seed_are_drawn_apart() -> None:
-    batch = pictures(600)
-    sigmas, gray = GaussianBlur(3).sigmas(batch), RandomGrayscale(0.5)(batch).pixels
-    is_gray = (gray[..., 0] == gray[..., 1]).flatten(1).all(1)
-    assert 200 < is_gray.sum() < 400
-    # of 0.1 to 2 each mean is off by some 0.03
-    assert abs(float(sigmas[is_gray].mean() - sigmas[~is_gray].mean())) < 0.3
 
 
 # -- in programs

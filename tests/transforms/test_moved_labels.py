@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from augmenting import by_torch, labelled, pictures, v2
@@ -71,20 +70,6 @@ def test_a_box_painted_into_the_pixels_is_where_the_box_went(transform: Any, x: 
         assert count == (len(painted) > 0)
         (y0, x0), (y1, x1) = (painted.amin(0), painted.amax(0) + 1) if count else ((0, 0), (0, 0))
         assert box[0].tolist() == [x0, y0, x1, y1]
-
-
-@settings(max_examples=25)
-@given(x=SPANS[0], y=SPANS[1], size=st.tuples(st.integers(1, 70), st.integers(1, 70)))
-def test_a_resized_box_holds_the_centers_of_its_mask(x: Any, y: Any, size: tuple[int, int]) -> None:
-    moved = RandomResizedCrop(size)(one_painted(x, y))
-    y, x = torch.arange(size[0])[:, None] + 0.5, torch.arange(size[1]) + 0.5
-    for mask, image, boxes in zip(moved.extras["masks"], moved.pixels, moved.extras["boxes"], strict=True):
-        x0, y0, x1, y1 = boxes[0]
-        inside = torch.minimum(torch.minimum(x - x0, x1 - x), torch.minimum(y - y0, y1 - y))
-        # float32 boxes: a centre on the very edge may fall on either side
-        assert (mask[inside > 1e-3] == 1).all()
-        assert (mask[inside < -1e-3] == 0).all()
-        assert (image[..., 0][inside > 1] > 100).all()
 
 
 def test_boxes_without_area_left_are_dropped_and_the_others_close_up() -> None:
@@ -349,46 +334,3 @@ def test_fixed_size_crop_is_that_of_the_references() -> None:
         kept = boxes.as_subclass(torch.Tensor)
         kept = kept[(kept[:, :2] < kept[:, 2:]).all(1)]
         assert torch.equal(boxes_of(made, n)[0], kept)
-
-
-STEP = st.one_of(
-    st.tuples(st.sampled_from(["mirrored", "turned"]), st.integers(0, 2**6 - 1)),
-    st.tuples(st.just("resized"), st.tuples(st.integers(1, 60), st.integers(1, 60))),
-    st.tuples(
-        st.just("cut"), st.tuples(st.integers(-9, 9), st.integers(-9, 9), st.integers(1, 50), st.integers(1, 50))
-    ),
-    st.tuples(st.just("inside"), st.tuples(*[st.floats(0, 1)] * 4)),
-)
-
-
-def stepped(view: View, step: tuple[str, Any], number: int) -> View:
-    kind, value = step
-    if kind in ("mirrored", "turned"):
-        is_chosen = np.array([bool(value >> n & 1) for n in range(len(view.sizes))])
-        return view.mirrored(is_chosen) if kind == "mirrored" else view.turned(is_chosen)
-    if kind == "resized":
-        return view.resized(np.full_like(view.sizes, value), None)
-    if kind == "cut":
-        x, y, width, height = value
-        windows = np.full((len(view.sizes), 4), [x, y, x + width, y + height])
-        return view.cut(windows, None, (number % 2, 5, 9), number % 3)
-    start = np.minimum((view.sizes * value[:2]).astype(int), view.sizes - 1)
-    stop = start + 1 + ((view.sizes - start - 1) * value[2:]).astype(int)
-    return view.cut(np.concatenate([start, stop], 1))
-
-
-@settings(max_examples=60)
-@given(steps=st.lists(STEP, min_size=1, max_size=5))
-def test_steps_that_are_made_at_once_give_what_each_by_itself_gives(steps: list[Any]) -> None:
-    one_by_one = with_masks(detections(6))
-    at_once = View.from_batch(None, one_by_one)
-    for number, step in enumerate(steps):
-        at_once = stepped(at_once, step, number)
-        one_by_one = stepped(View.from_batch(None, one_by_one), step, number).batch()
-    with by_torch():
-        again = at_once.batch()
-    for made in (at_once.batch(), again):
-        for n in range(6):
-            assert torch.equal(made.images[n], one_by_one.images[n])
-            assert torch.equal(made.mask(n), one_by_one.mask(n))
-            assert all(map(torch.equal, boxes_of(made, n), boxes_of(one_by_one, n)))

@@ -297,9 +297,14 @@ CONVERTED = [case for case in [*CASES, *VARIANTS] if case[0] not in ("Compose", 
 
 @pytest.mark.parametrize("case", CONVERTED, ids=str)
 def test_each_of_torchvisions_is_converted_to_the_one_of_its_name(case: Case) -> None:
-    converted, expected = from_torchvision(made(v2(), case)), transforms.Compose([made(transforms, case)])
-    # torchvision makes floats of some numbers
-    assert repr(converted).replace(".0", "") == repr(expected).replace(".0", "")
+    expected = repr(transforms.Compose([made(transforms, case)]))
+    # the first transforms of torchvision make 0 of a fill of None, which some variants have
+    modules = [v2()] if case in VARIANTS else [v2(), torchvision_or_skip().transforms]
+    for module in modules:
+        if hasattr(module, case[0]):
+            converted = repr(from_torchvision(made(module, case)))
+            # torchvision makes floats of some numbers
+            assert converted.replace(".0", "") == expected.replace(".0", "")
 
 
 def test_all_that_bear_a_name_of_torchvisions_are_compared() -> None:
@@ -360,13 +365,3 @@ def test_saturation_of_gray_rows_changes_no_pixel() -> None:
         for row, image in enumerate(images):
             assert torch.equal(transform(one(row, image)).pixels[0], image)
         assert torch.equal(transform(ragged(images, [7, 8])).pixels, torch.cat([image.reshape(-1) for image in images]))
-
-
-@pytest.mark.parametrize("case", [case for case in CASES if case[0] not in ("Normalize", "RandomChoice")], ids=str)
-def test_of_torchvisions_own_object_ours_of_the_same_name_and_arguments_is_made(case: Case) -> None:
-    batch = one(7, pixels(7, 23, 17, 3))
-    expected = made(transforms, case)(batch).images
-    for module in (torchvision_or_skip().transforms, v2()):
-        if hasattr(module, case[0]):
-            found = transforms.from_torchvision(made(module, case))(batch).images
-            assert all(map(torch.equal, found, expected))
