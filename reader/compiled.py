@@ -17,7 +17,11 @@ import torch
 
 from reader.buffers import BufferPool
 from reader.epoch import transform_threads
-from reader.tuning import tuning
+
+# Bytes of pixels that are worth a thread of the compiled part.
+COMPILED_THREAD_BYTES = 1 << 18
+# Whether the compiled part transforms, where it is built; else torch does.
+COMPILED_TRANSFORMS = True
 
 # those for which torch's uint8 kernel has the same arithmetic
 _CHANNELS = (1, 3, 4)
@@ -137,7 +141,7 @@ def float_tables(channels: int, of_level: Callable[[torch.Tensor], torch.Tensor]
 
 def for_each(call: Callable[[int], None], count: int, size_bytes: int) -> None:
     """Call a function with each of count numbers, on as many threads as the loader has, or torch, where the bytes are many."""
-    threads = min(_threads(), count, size_bytes // tuning().compiled_thread_bytes)
+    threads = min(_threads(), count, size_bytes // COMPILED_THREAD_BYTES)
 
     def calls(first: int) -> None:
         for n in range(first, count, threads):
@@ -160,7 +164,7 @@ def are_served(pixels: torch.Tensor, channels: int) -> bool:
         and pixels.is_contiguous()
         and channels in _CHANNELS
         and is_built()
-        and tuning().compiled_transforms == 1
+        and COMPILED_TRANSFORMS
     )
 
 

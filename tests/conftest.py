@@ -22,6 +22,7 @@ import children  # noqa: F401 (it names what the server of forked processes impo
 import no_syncs
 import numpy as np
 import pytest
+import sizes
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from PIL import Image
@@ -222,24 +223,22 @@ def delivered_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def tuned(**values: object) -> Iterator[None]:
-    """Change fields of `reader.tuning.Tuning`, in child processes too; fields that are changed already stay so."""
+    """Change constants of the product, in child processes too; those that are changed already stay so."""
     with pytest.MonkeyPatch.context() as patch:
-        _set_tuning(patch, values)
+        _set_sizes(patch, values)
         yield
 
 
-def _set_tuning(patch: pytest.MonkeyPatch, values: dict[str, object]) -> None:
-    texts = {name: ",".join(map(str, v)) if isinstance(v, tuple) else str(v) for name, v in values.items()}
-    # of a field that is named twice, the last value counts
-    words = [os.environ.get("PIXPACK_TUNING", ""), *(f"{name}={text}" for name, text in texts.items())]
-    patch.setenv("PIXPACK_TESTING", "1")
-    patch.setenv("PIXPACK_TUNING", " ".join(words))
+def _set_sizes(patch: pytest.MonkeyPatch, values: dict[str, object]) -> None:
+    words = [os.environ.get(sizes.VARIABLE, ""), *(f"{name}={value}" for name, value in values.items())]
+    patch.setenv(sizes.VARIABLE, " ".join(words))
+    sizes.set_sizes(patch.setattr)
 
 
 @pytest.fixture
 def tune(monkeypatch: pytest.MonkeyPatch) -> Tune:
-    """Change fields of `reader.tuning.Tuning` for the rest of a test, in child processes too: tune(least_block_inputs=2)."""
-    return lambda **values: _set_tuning(monkeypatch, values)
+    """Change constants of the product for the rest of a test, in child processes too: tune(least_block_inputs=2)."""
+    return lambda **values: _set_sizes(monkeypatch, values)
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def test_the_format_needs_the_standard_library_alone() -> None:
     found = imported("reader/format")
     assert "json" in found
     others = {name for name in found if name.partition(".")[0] not in sys.stdlib_module_names}
-    assert {name for name in others if not name.startswith(("reader.format", "reader.tuning"))} == set()
+    assert {name for name in others if not name.startswith("reader.format")} == set()
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,9 @@ from reader.format.errors import StoreError
 from reader.format.filesystem import error_path, refresh_names
 from reader.format.manifest import MANIFEST, PIXELS, REJECTED, SAMPLES, FileEntry, Manifest, read_manifest
 from reader.format.splits import beside
-from reader.tuning import tuning
+
+# Bytes of one part that are copied at a time to where its rows belong.
+PART_COPY_BYTES = 16 << 20
 
 # Of a small file, which are joined in complete numbers.
 _PIECE_BYTES = 1 << 20
@@ -474,7 +476,7 @@ def _append(written: DigestedFile, source: Path, shift: int) -> None:
 def _copy(source: Path, dest: Path, offset: int, size_bytes: int) -> int:
     """Copy the first size_bytes of a file to an offset of another; returns how many there were, which are on disk then."""
     with error_path(source), open(source, "rb") as read, open(dest, "r+b", buffering=0) as written:
-        done, most = 0, tuning().part_copy_bytes
+        done, most = 0, PART_COPY_BYTES
         while data := read.read(min(most, size_bytes - done)):
             with error_path(dest):
                 write_at(written.fileno(), memoryview(data), offset + done)

@@ -19,7 +19,9 @@ from packer.progress import notify
 from packer.report import PackReport, Progress
 from packer.store.destination import Folder
 from packer.store.parts import Part
-from reader.tuning import tuning
+
+# Inputs of a part that is a task of Ray: a few seconds of packing.
+RAY_PART_INPUTS = 512
 
 # Far more parts than CPUs of a cluster: a node that is lost, or slow, then costs little.
 _MOST_PARTS = 1000
@@ -39,7 +41,7 @@ def pack_by_ray(parts: dict[str, Inputs], to: Folder, options: PackOptions, pack
         raise PackError(f"{Option('engine', 'ray')} needs ray: pip install 'pixpack[ray]'.") from None
     total = sum(map(len, parts.values()))
     # of the inputs alone: any run of the same inputs has the same parts
-    count = max(1, min(_MOST_PARTS, total // tuning().ray_part_inputs))
+    count = max(1, min(_MOST_PARTS, total // RAY_PART_INPUTS))
     is_ours = not ray.is_initialized()
     try:
         if is_ours:

@@ -16,7 +16,12 @@ from packer.errors import DecodeError, SourceError
 from packer.sources.base import NO_STATE, State, check_size
 from packer.sources.object_storage import open_url, reason
 from reader.format.shown import redacted
-from reader.tuning import tuning
+
+# Objects that a worker asks for ahead, or that wait in its memory; a photograph has 0.1 to 5 MB.
+SOURCE_OBJECTS_AHEAD = 64
+# A worker decodes some 600 photographs a second, and an object takes 20 to 100 ms: of 30 ms, so many requests give 800 a
+# second.
+SOURCE_REQUESTS = 32
 
 _TRIES = 3
 
@@ -78,7 +83,7 @@ class ObjectPrefetch:
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._pool = ThreadPoolExecutor(tuning().source_requests, thread_name_prefix="pixpack-fetch")
+        self._pool = ThreadPoolExecutor(SOURCE_REQUESTS, thread_name_prefix="pixpack-fetch")
         self._coming: deque[tuple[int, str]] = deque()
         self._fetched: dict[int, Future[bytes]] = {}
         self._lock = threading.Lock()
@@ -97,6 +102,6 @@ class ObjectPrefetch:
         return RemoteSource(self._root, path, fetched)
 
     def _fill(self) -> None:
-        while self._coming and len(self._fetched) < tuning().source_objects_ahead:
+        while self._coming and len(self._fetched) < SOURCE_OBJECTS_AHEAD:
             index, path = self._coming.popleft()
             self._fetched[index] = self._pool.submit(RemoteSource(self._root, path).fetch)

@@ -6,7 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reader.format.values import Json, integer, text, texts, value_in
-from reader.tuning import tuning
+
+# A block: few enough bytes that a worker holds several, many enough that a journal line is nothing beside it, and small
+# against the pack, so that workers end together.
+BLOCK_BYTES = 8 << 20
+LEAST_BLOCK_INPUTS = 8
 
 
 @dataclass(frozen=True)
@@ -124,5 +128,5 @@ _BLOCKS_AT_LEAST = 128
 
 def block_inputs(inputs: int, row_bytes: int) -> int:
     """Return how many inputs make a block: a function of the pack alone, so that any run cuts it alike."""
-    by_bytes = max(1, tuning().block_bytes // row_bytes)
-    return min(by_bytes, _BLOCK_INPUTS, max(tuning().least_block_inputs, inputs // _BLOCKS_AT_LEAST))
+    by_bytes = max(1, BLOCK_BYTES // row_bytes)
+    return min(by_bytes, _BLOCK_INPUTS, max(LEAST_BLOCK_INPUTS, inputs // _BLOCKS_AT_LEAST))

@@ -22,7 +22,17 @@ from packer.errors import EngineError, SourceError
 from packer.store.blocks import Result, Task
 from packer.store.lock import Lock
 from packer.workers.processes import InFlight, Job, exit_reason, start_context, start_worker
-from reader.tuning import tuning
+
+# A worker that holds so many bytes is given nothing more: blocks of images of very different sizes hold far more than 8 MiB.
+WORKER_HELD_BYTES = 32 << 20
+# Between two looks after the workers.
+ENGINE_POLL_SECONDS = 0.25
+# Where more than this is between two looks, this process was stopped, or the machine slept, or the disk was slow; and no
+# worker is to blame.
+LONGEST_LOOK_SECONDS = 1.0
+# Longest that a worker may take for one image, or between two, where it only writes or begins: a disk under load or a slow
+# start must not cost it its work.
+WORKER_SECONDS = 60.0
 
 # Blocks that a worker has at a time: those that it decodes, and those that wait for their place.
 _DEPTH = 4
@@ -69,7 +79,7 @@ class _Worker:
     def has_room(self) -> bool:
         """Whether it may hold one more block."""
         held_bytes = sum(block.result.size_bytes for block in self.held if block.result)
-        return len({*self.held, *self.orders}) < _DEPTH and held_bytes < tuning().worker_held_bytes
+        return len({*self.held, *self.orders}) < _DEPTH and held_bytes < WORKER_HELD_BYTES
 
     def suspect(self) -> _Block | None:
         """Return the block whose image it has in hand; None between two images."""
@@ -86,7 +96,7 @@ class LocalEngine:
 
     def __init__(self, job: Job, *, workers: int, inherited: Sequence[Lock] = ()) -> None:
         self._job, self._count, self._inherited = job, workers, inherited
-        self._context, self._limits = start_context(), tuning()
+        self._context = start_context()
         self._workers: list[_Worker] = []
         # those that are not given back, in order, and of these those that a lost worker had
         self._blocks: deque[_Block] = deque()
@@ -160,12 +170,12 @@ class LocalEngine:
     def _messages(self) -> Iterator[tuple[_Worker, tuple[str, Any]]]:
         """Yield what workers have to say; replace those that will say nothing any more."""
         by_pipe = {worker.pipe: worker for worker in self._workers}
-        for pipe in multiprocessing.connection.wait([*by_pipe], timeout=self._limits.engine_poll_seconds):
+        for pipe in multiprocessing.connection.wait([*by_pipe], timeout=ENGINE_POLL_SECONDS):
             worker = by_pipe[pipe]  # type: ignore[index]
             try:
                 message = worker.pipe.recv()
             except (EOFError, OSError):
-                worker.process.join(self._limits.engine_poll_seconds)  # so that its exit code is known
+                worker.process.join(ENGINE_POLL_SECONDS)  # so that its exit code is known
                 self._lose(worker, f"its worker ended ({exit_reason(worker.process.exitcode)})")
                 continue
             yield worker, message
@@ -189,9 +199,9 @@ class LocalEngine:
 
     def _look_after_workers(self) -> None:
         """Replace workers that stand still for too long; raises SourceError where a source does not answer."""
-        now, most = time.monotonic(), self._limits.worker_seconds
+        now, most = time.monotonic(), WORKER_SECONDS
         # where this process was stopped, or the machine slept, no worker is to blame
-        passed, self._looked = min(now - self._looked, self._limits.longest_look_seconds), now
+        passed, self._looked = min(now - self._looked, LONGEST_LOOK_SECONDS), now
         for worker in list(self._workers):
             if worker.changes != worker.in_flight.changes or not worker.orders:
                 worker.changes, worker.still = worker.in_flight.changes, 0.0

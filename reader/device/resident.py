@@ -15,7 +15,9 @@ from reader.memory.places import Memory, Place
 from reader.memory.row_table import CopiedTable
 from reader.memory.spans import Spans, merged
 from reader.rows import Rows
-from reader.tuning import tuning
+
+# Mapped memory is copied to a device so much at a time: page faults and copies then take turns.
+DEVICE_COPY_BYTES = 64 << 20
 
 # Wider words make index_select faster: over uint8[B, C, H, W] the same call was up to 5 times slower than over int64 rows.
 _WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16))
@@ -34,7 +36,7 @@ class Resident:
         store, rows = dataset._opened, np.unique(dataset._all_rows)
         sizes = store.layout(rows).sizes
         memory, start = torch.empty(int(sizes.sum()), dtype=torch.uint8, device=device), 0
-        step = max(1, tuning().device_copy_bytes // dataset.manifest.row_bytes)
+        step = max(1, DEVICE_COPY_BYTES // dataset.manifest.row_bytes)
         for first in range(0, len(rows), step):
             pixels = store.gather(rows[first : first + step], own_memory).pixels.reshape(-1)
             memory[start : start + len(pixels)].copy_(pixels)

@@ -28,7 +28,14 @@ from reader.planning.ranks import given_ranks, ranks_here
 from reader.rows import Rows
 from reader.system import available_cpus
 from reader.transforms.random import integer
-from reader.tuning import tuning
+
+# Smaller batches are gathered and queued in groups of this size: what each costs besides its copy, Python and thread
+# switching, is more than the copy of 8 rows of 224 x 224. Epochs in batches of 8 such rows reach 26, 47, 51 and 63 thousand
+# images/s in groups of 1, 4, 8 and 16 MiB, and their first batch comes after 2, 6, 8 and 11 ms (medians of 3 runs in turns
+# of bench_read.py).
+BATCH_GROUP_BYTES = 8 << 20
+# A group is queued when all of it is ready: smaller if batches are first transformed on the CPU or sent to a device.
+TRANSFORMED_GROUP_BYTES = 1 << 20
 
 # Batches gathered ahead, each with memory of its own: so many hide any pause, and a number typed wrong takes all memory.
 _MOST_AHEAD = 1024
@@ -175,7 +182,7 @@ class MemmapLoader(Generic[Given]):
     def __iter__(self) -> Iteration[Given]:
         plan, is_sent = self._epochs.begin(), self.device.type == "cuda"
         is_worked_on = self.transform is not None or is_sent
-        group_bytes = tuning().transformed_group_bytes if is_worked_on else tuning().batch_group_bytes
+        group_bytes = TRANSFORMED_GROUP_BYTES if is_worked_on else BATCH_GROUP_BYTES
         finish = Finish(plan, self.transform, as_tuple=self.as_tuple, on_device=is_sent, threads=self._threads)
         source: Callable[[], Generator[Group, None, None]] = functools.partial(
             self._gathering.groups, plan, plan.steps(plan.items(), group_bytes), finish

@@ -25,7 +25,11 @@ from reader.format.errors import StoreError
 from reader.memory.spans import Bytes, Piece, Read, Spans, laid_out, merged, pieces_of, runs_of
 from reader.memory.threads import Copies, kept, on_threads
 from reader.rows import Rows
-from reader.tuning import tuning
+
+# Read from a disk and copied at a time: little enough to be in the caches still when it is copied, and a huge page. With 1
+# MiB, in small pages, block order had half of the rate (2026-11-28; its program is not kept). Each thread that reads keeps so
+# much.
+STAGED_READ_BYTES = 2 << 20
 
 # Reads of 150 kB in random order need a deep queue: with 32 in progress a full shuffle had 0.86 of the disk's rate in order, with
 # 16 0.83, with 8 0.78; block order and slices in order had 0.91 to 0.95 with each of these (5 epochs in turns, 2 cores, virtual
@@ -193,7 +197,7 @@ def begin_reads(file: RawFile, spans: Spans, memories: Sequence[Bytes]) -> Copie
     They go one after the other to memories, uint8[n], each of which has whole spans.
     """
     targets = Targets.from_spans(spans, memories)
-    pieces = pieces_of(runs_of(spans, GAP_BYTES), tuning().staged_read_bytes, file.align)
+    pieces = pieces_of(runs_of(spans, GAP_BYTES), STAGED_READ_BYTES, file.align)
     return on_threads("read", READERS, file.read_pieces, [(group, targets) for group in _tasks(pieces)])
 
 
@@ -213,7 +217,7 @@ def _tasks(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
 
 def _staging() -> Bytes:
     """Return memory of this thread to read a piece to, the same each time; it begins at a block of any disk."""
-    size_bytes = -(-tuning().staged_read_bytes // _BLOCKS[-1]) * _BLOCKS[-1]
+    size_bytes = -(-STAGED_READ_BYTES // _BLOCKS[-1]) * _BLOCKS[-1]
     memory: Bytes | None = getattr(kept, "staging", None)
     if memory is None or len(memory) != size_bytes:
         memory = kept.staging = allocated(size_bytes)

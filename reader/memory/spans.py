@@ -16,7 +16,19 @@ import torch
 from reader.compiled import span_copier
 from reader.memory.threads import Copies, on_threads
 from reader.rows import Rows
-from reader.tuning import tuning
+
+# A batch, or a group of small ones, is copied by who asks up to so many bytes: batches of 16 rows of 224 x 224 take 0.87 of
+# the CPU time that they take where threads copy them (24 epochs in turns on 2 busy cores, 2026-11-29).
+OWN_COPY_BYTES = 8 << 20
+# Of more, a thread is given this much at least: handing it over costs some 20 us, in which 200 kB are copied.
+COPY_THREAD_BYTES = 2 << 20
+# The most bytes of one memcpy: glibc's writes past the caches from about 768 kB on, which takes 1.07 times as long, 1.5 times
+# beside other programs (rows of 1280 x 960 x 3, 2 cores, 2026-11-21).
+MEMCPY_BYTES = 512 << 10
+# From so many on a batch is more than the caches hold, and is written past them: epochs of batches of 38 MB had 1.07 times
+# the rate, of 19 MB 1.0, of 10 MB 0.96, rows of 1280 x 960 x 3 1.5 times. Into fresh memory, whose zeros the kernel has just
+# written to the caches, 0.95 (medians of 40 to 100 turns beside other programs, 2 cores of an AMD EPYC, 2026-11-24).
+STREAMED_BATCH_BYTES = 24 << 20
 
 # Bytes of memory, or of a mapped file: uint8[n].
 Bytes = npt.NDArray[np.uint8]
@@ -139,15 +151,15 @@ def begin_copy(source: Bytes, spans: Spans, out: torch.Tensor, places: Rows) -> 
         out: uint8[n], contiguous; complete when what is returned was waited for.
         places: int64[B], where each begins in out.
     """
-    sizes, threads, into, copier = tuning(), torch.get_num_threads(), out.numpy(), span_copier() or _copy
+    threads, into, copier = torch.get_num_threads(), out.numpy(), span_copier() or _copy
     size_bytes = int(spans.sizes.sum())
-    count = min(_PIECES * threads, size_bytes // sizes.copy_thread_bytes)
-    past_caches = size_bytes >= sizes.streamed_batch_bytes
-    if size_bytes <= sizes.own_copy_bytes or count < 1:
+    count = min(_PIECES * threads, size_bytes // COPY_THREAD_BYTES)
+    past_caches = size_bytes >= STREAMED_BATCH_BYTES
+    if size_bytes <= OWN_COPY_BYTES or count < 1:
         # as they are: to cut a batch of small rows takes three times as long as to copy it
         copier(source, *spans, places, into, past_caches)
         return None
-    pieces = _pieces(spans, places, count, sizes.memcpy_bytes)
+    pieces = _pieces(spans, places, count, MEMCPY_BYTES)
     return on_threads("copy", threads, copier, [(source, *piece, into, past_caches) for piece in pieces])
 
 
@@ -162,7 +174,7 @@ def _pieces(spans: Spans, places: Rows, count: int, most_bytes: int) -> Iterator
 
 
 def _shortened(spans: Spans, places: Rows, most_bytes: int) -> tuple[Spans, Rows]:
-    """Cut spans into parts of about equal size, none of more bytes: see `memcpy_bytes`."""
+    """Cut spans into parts of about equal size, none of more bytes: see `MEMCPY_BYTES`."""
     if not len(places) or spans.sizes.max() <= most_bytes:
         return spans, places
     counts = -(-spans.sizes // most_bytes)

@@ -14,7 +14,10 @@ from reader.dataset.dataset import MemmapDataset
 from reader.format.manifest import PAGE_BYTES, Manifest
 from reader.order import BlockOrder, Cut, Order, drawn, permuted
 from reader.planning.given_sampler import GivenSampler, Item
-from reader.tuning import tuning
+
+# shuffle="block": 8 MiB in a row are sequential to any disk; 32 of them mixed together are 1,700 rows of 224 x 224.
+SHUFFLE_BLOCK_BYTES = 8 << 20
+SHUFFLE_WINDOW_BLOCKS = 32
 
 Weights = Sequence[float] | torch.Tensor | npt.NDArray[np.floating]
 
@@ -82,7 +85,7 @@ class Orders:
         """Return the order of an epoch."""
         count, fixed = len(self.dataset), {"seed": seed, "epoch": epoch}
         if self.name == "block":
-            return BlockOrder(count, block_rows(self.dataset.manifest), tuning().shuffle_window_blocks, **fixed)
+            return BlockOrder(count, block_rows(self.dataset.manifest), SHUFFLE_WINDOW_BLOCKS, **fixed)
         if self.name == "full":
             return Order(count, functools.partial(permuted, count, **fixed))
         if self._cumulative is not None:
@@ -104,15 +107,15 @@ def _cumulative(weights: Weights, count: int) -> npt.NDArray[np.float64]:
 
 def block_rows(manifest: Manifest) -> int:
     """Return the rows of a block of shuffle="block"."""
-    return max(1, tuning().shuffle_block_bytes // manifest.row_bytes)
+    return max(1, SHUFFLE_BLOCK_BYTES // manifest.row_bytes)
 
 
 def window_bytes(manifest: Manifest) -> int:
     """Return what a window of blocks takes in memory at most."""
     # pages that two rows of their own sizes share are read for each
     shared_bytes = block_rows(manifest) * PAGE_BYTES if manifest.has_own_sizes else 0
-    block = max(tuning().shuffle_block_bytes, manifest.row_bytes) + shared_bytes
-    return tuning().shuffle_window_blocks * block
+    block = max(SHUFFLE_BLOCK_BYTES, manifest.row_bytes) + shared_bytes
+    return SHUFFLE_WINDOW_BLOCKS * block
 
 
 def _shuffled(dataset: MemmapDataset, shuffle: bool | str) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import sizes
 from conftest import interrupted, make_tree
 from PIL import Image
 
@@ -110,7 +111,7 @@ class Run:
 
     def command(self) -> list[str]:
         """Return the words of the command."""
-        return [sys.executable, "-m", "packer", *self._words(self.kind.line)]
+        return [sys.executable, sizes.__file__, *self._words(self.kind.line)]
 
     def lay_out(self) -> None:
         """Bring the disk to where the run starts."""

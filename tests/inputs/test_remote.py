@@ -27,7 +27,7 @@ from packer.operations.verify import verify
 from packer.sample_lines import read_json_lines
 from packer.sources import object_storage
 from packer.sources import remote as remotes
-from reader.tuning import Tuning
+from packer.sources.remote import SOURCE_OBJECTS_AHEAD, SOURCE_REQUESTS
 
 ROOT = Path(__file__).resolve().parents[2]
 # Waited for at most; under load what is waited for takes seconds.
@@ -213,7 +213,7 @@ def test_requests_are_in_flight_while_others_wait_and_never_too_many(
     tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No answer comes before so many are asked for: one at a time would wait forever."""
-    requests, ahead = Tuning().source_requests, Tuning().source_objects_ahead
+    requests, ahead = SOURCE_REQUESTS, SOURCE_OBJECTS_AHEAD
     tune(source_objects_ahead=ahead)
     asked, full, most = set(), threading.Barrier(requests), 0
 

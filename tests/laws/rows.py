@@ -155,7 +155,7 @@ def process() -> Iterator[ProcessPoolExecutor]:
 
 
 def small_sizes(data: MemmapDataset) -> dict[str, int]:
-    """Return fields of Tuning with which a few rows are several blocks, windows, groups of batches and reads."""
+    """Return constants with which a few rows are several blocks, windows, groups of batches and reads."""
     row = data.manifest.row_bytes
     return {
         "shuffle_block_bytes": 2 * row,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Tune
+from conftest import Tune, tuned
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -79,9 +79,7 @@ def test_spans_of_any_size_go_to_their_places_alone(spans: list[tuple[int, int]]
     out, expected = (np.full(int((sizes + gap).sum()) + gap, 255, np.uint8) for _ in range(2))
     for (begin, size), place in zip(spans, places.tolist(), strict=True):
         expected[place : place + size] = source[begin : begin + size]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PIXPACK_TESTING", "1")
-        patch.setenv("PIXPACK_TUNING", "own_copy_bytes=0 copy_thread_bytes=200 memcpy_bytes=64")
+    with tuned(own_copy_bytes=0, copy_thread_bytes=200, memcpy_bytes=64), pytest.MonkeyPatch.context() as patch:
         if not is_built:
             patch.setattr(copying, "span_copier", lambda: None)
         begins = np.array([begin for begin, _ in spans], np.int64)

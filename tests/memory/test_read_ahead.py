@@ -7,7 +7,6 @@ import itertools
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from reader.memory.read_ahead import ReadAhead
 from reader.memory.spans import Spans, pieces_of, runs_of
 from reader.order import BlockOrder
 from reader.rows import Rows, Steps
-from reader.tuning import tuning
 
 ROW_BYTES = 24
 ROWS = 500
@@ -174,7 +172,7 @@ def test_spans_of_any_size_go_to_the_memories_that_they_are_for(
     parts = np.array_split(np.array(wanted, np.int64), min(memories, len(wanted)))
     into = [allocated(int(part[:, 1].sum())) for part in parts]
     with compiled_or_not(is_compiled), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(raw_file, "tuning", lambda: replace(tuning(), staged_read_bytes=staged_bytes))
+        patch.setattr(raw_file, "STAGED_READ_BYTES", staged_bytes)
         with closing(RawFile(bytes_file, past_cache=past_cache)) as file:
             begin_reads(file, Spans(*np.array(wanted, np.int64).T), into).wait()
     for part, memory in zip(parts, into, strict=True):

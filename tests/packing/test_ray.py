@@ -22,14 +22,11 @@ def cluster() -> Iterator[Any]:
     ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'pixpack[ray]'")
     utilities = pytest.importorskip("ray.cluster_utils")
     settings = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": _STORE_BYTES}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PIXPACK_TESTING", "1")
-        patch.setenv("PIXPACK_TUNING", "ray_part_inputs=4 least_block_inputs=2")
-        made = utilities.Cluster(initialize_head=True, head_node_args=settings)
-        ray.init(address=made.address, log_to_driver=False)
-        yield made
-        ray.shutdown()
-        made.shutdown()
+    made = utilities.Cluster(initialize_head=True, head_node_args=settings)
+    ray.init(address=made.address, log_to_driver=False)
+    yield made
+    ray.shutdown()
+    made.shutdown()
 
 
 @pytest.fixture

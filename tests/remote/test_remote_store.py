@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sizes
 import torch
 from conftest import Tune, store_bytes
 from range_server import RangeServer
@@ -187,8 +188,11 @@ def test_it_pickles_to_a_url_and_opens_again_without_a_network(
 
 _PROGRAM = """
 import sys, torch
+sys.path.append(sys.argv.pop())
+from sizes import set_sizes
 from reader import MemmapDataset, MemmapLoader
 torch.set_num_threads(1)
+set_sizes()
 url, cache, local, seed = sys.argv[1:]
 remote, local = MemmapDataset(url, cache=cache, cache_size=90_000), MemmapDataset(local)
 while True:
@@ -199,7 +203,7 @@ while True:
 
 
 def _program(server: RangeServer, cache: Path, local: Path, seed: int) -> subprocess.Popen[str]:
-    words = [sys.executable, "-c", _PROGRAM, server.url, str(cache), str(local), str(seed)]
+    words = [sys.executable, "-c", _PROGRAM, server.url, str(cache), str(local), str(seed), str(Path(sizes.__file__).parent)]
     return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from no_syncs import sync_nothing
+from sizes import set_sizes
 
 ROOT = Path(__file__).resolve().parents[2]
 # for what hangs alone: a busy machine takes a minute
@@ -106,6 +107,7 @@ def _begin(target: Callable[..., None], pipe: Connection, variables: dict[str, s
     os.environ.clear()
     os.environ.update(variables)
     sync_nothing()
+    set_sizes()
     # it may start workers, although it ends with the process that started it
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     # as in an interpreter of its own: it would start workers as it was started, from a server that imports all once more

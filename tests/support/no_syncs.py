@@ -10,6 +10,8 @@ import runpy
 from collections.abc import Callable
 from typing import Any
 
+import sizes
+
 VARIABLE = "PIXPACK_TEST_SYNCS"
 
 
@@ -24,4 +26,5 @@ def sync_nothing(put: Callable[..., Any] = setattr) -> None:
 
 if __name__ == "__main__":
     sync_nothing()
+    sizes.set_sizes()
     runpy.run_module("packer", run_name="__main__", alter_sys=True)

@@ -15,7 +15,9 @@ import torch
 from reader import compiled
 from reader.host_values import sent
 from reader.store import ImageBatch, RaggedBatch
-from reader.tuning import tuning
+
+# Pixels per pass on a CPU (four times as many as float32): what fits in its cache.
+CPU_PASS_BYTES = 150 << 10
 
 # How much red, green and blue count in gray: torchvision's numbers (ITU-R 601).
 _GRAY = (0.2989, 0.587, 0.114)
@@ -38,7 +40,7 @@ def in_parts(kernel: Kernel, pixels: torch.Tensor, *parameters: torch.Tensor) ->
 
     parameters: [B, ...] each.
     """
-    limit = tuning().cpu_pass_bytes if pixels.device.type == "cpu" else _DEVICE_BYTES
+    limit = CPU_PASS_BYTES if pixels.device.type == "cpu" else _DEVICE_BYTES
     step = max(1, limit // max(1, pixels[:1].numel()))
     result: list[torch.Tensor] = []
     for n, part in enumerate(zip(*(tensor.split(step) for tensor in (pixels, *parameters)), strict=True)):

@@ -17,7 +17,9 @@ from reader import compiled
 from reader.host_values import sent
 from reader.store import RaggedBatch
 from reader.transforms.kernels.pixel_ops import channels_of, tensor_on
-from reader.tuning import tuning
+
+# Each mask's indices are int64, eight times the bytes: some masks at a time.
+MASKS_PER_PASS = 32
 
 # as crops.c has them
 IS_CUBIC, IS_MIRRORED, IS_TURNED, IS_NEAREST = 1, 2, 4, 8
@@ -108,7 +110,7 @@ def _nearest(pixels: torch.Tensor, regions: Regions, channels: int, fill: torch.
     # -1 where it is beyond the box
     lines = np.where(y < 0, -1, start[:, None] + y * row_width[:, None] * channels)
     line, column = (sent(torch.from_numpy(each), pixels.device) for each in (lines, x * channels))
-    depth, some = torch.arange(channels, device=pixels.device), tuning().masks_per_pass
+    depth, some = torch.arange(channels, device=pixels.device), MASKS_PER_PASS
     parts = []
     for down, across in zip(line[:, :, None, None].split(some), column[:, None, :, None].split(some), strict=True):
         is_beyond = (down < 0) | (across < 0)
