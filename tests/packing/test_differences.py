@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from conftest import interrupt_after, make_tree, photo, store_bytes
-from PIL import Image
 
 from packer import PackError, pack, pack_dataset, update
 from packer.cli.app import run
@@ -125,26 +124,6 @@ def test_bytes_that_change_at_the_same_size_and_mtime_are_seen(
     assert store_bytes(out) == store_bytes(tmp_path / "reference")
     update(images, tmp_path / "finished")
     assert store_bytes(tmp_path / "finished") == store_bytes(tmp_path / "reference")
-
-
-def test_masks_that_exchange_names_are_packed_under_their_new_names(tmp_path: Path) -> None:
-    images = make_tree(tmp_path / "images", classes=1, each=24)
-    for path in sorted(images.rglob("*.jpg")):
-        with Image.open(path) as image:
-            mask = tmp_path / "masks" / path.relative_to(images).with_suffix(".png")
-            mask.parent.mkdir(parents=True, exist_ok=True)
-            Image.new("L", image.size, int(path.stem) % 7).save(mask)
-    one, other = (tmp_path / "masks/class0" / f"{name}.png" for name in ("000", "001"))
-    for path in (one, other):
-        with Image.open(images / "class0/000.jpg") as image:
-            Image.new("L", image.size, 1 + (path == one)).save(path, compress_level=0)
-        os.utime(path, ns=(10**18, 10**18))
-    (images / "class0/001.jpg").write_bytes((images / "class0/000.jpg").read_bytes())
-    interrupted(images, tmp_path / "out", masks=tmp_path / "masks")
-    _exchange(one, other)
-    pack(images, tmp_path / "out", size=32, masks=tmp_path / "masks")
-    pack(images, tmp_path / "fresh", size=32, masks=tmp_path / "masks")
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
 
 
 def test_names_that_are_the_same_differ_in_nothing() -> None:

@@ -25,8 +25,6 @@ from PIL import Image
 from redecoding import rows_of_other_sources
 
 from packer import DiskFullError, OptionsError, PackError, ScanError, pack
-from packer.operations.merge import merge
-from packer.operations.transfer import pull
 from packer.operations.verify import verify
 from packer.report import Progress
 from packer.sample_lines import read_json_lines
@@ -204,14 +202,6 @@ def test_nothing_to_pack_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_an_out_in_the_way_is_refused_unchanged(images: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    pack(images, out, size=32)
-    before = store_bytes(out)
-    with pytest.raises(
-        PackError, match=r"other options \(size=32, now size=16\)\. Choose another OUT, or replace it with over"
-    ):
-        pack(images, out, size=16)
-    assert store_bytes(out) == before
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(OptionsError, match="is a file"):
         pack(images, tmp_path / "thesis.tex", size=32)
@@ -244,14 +234,10 @@ def test_a_full_disk_is_reported_before_decoding(images: Path, tmp_path: Path, m
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_resume_with_other_options_or_decoders_is_refused(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resume_with_other_decoders_is_refused(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
 
     interrupted(pack, images, out, size=32)
-    with pytest.raises(PackError, match=r"was started with other options \(size=32, now size=16\)"):
-        pack(images, out, size=16)
     with monkeypatch.context() as patch:
         patch.setattr("packer.pixels.decoders.decoder_versions", lambda: {"pillow": {"version": "0"}})
         with pytest.raises(PackError, match=r"was started with other decoders \(pillow version: \S+, now 0\)"):
@@ -427,19 +413,8 @@ def test_padding_of_rgba_is_transparent_and_counted_out(images: Path, tmp_path: 
     assert int(alpha.sum()) == 255 * (y1 - y0) * (x1 - x0)
 
 
-def test_splits_are_not_packed_into_parts_nor_from_nothing(images: Path, tmp_path: Path) -> None:
+def test_splits_are_not_packed_from_nothing(tmp_path: Path) -> None:
     make_tree(tmp_path / "splits/train", classes=2, each=2)
-    pack(tmp_path / "splits", tmp_path / "stores", size=32)
-    pack(images, tmp_path / "parts", size=32, part="1/2")
-    for put in (
-        lambda: pack(tmp_path / "splits", tmp_path / "parts", size=32),
-        lambda: pull(f"file://{tmp_path}/stores", tmp_path / "parts"),
-        lambda: merge([tmp_path / "stores", tmp_path / "stores"], tmp_path / "parts"),
-    ):
-        with pytest.raises((PackError, OptionsError), match="its parts are not sealed|parts holds parts of a pack"):
-            put()
-    assert os.listdir(tmp_path / "parts.packing") == [".packing"]
-    assert not (tmp_path / "parts").exists()
     (tmp_path / "splits/val").mkdir()
     with pytest.raises(ScanError, match="val holds no image. Fill it or remove it"):
         pack(tmp_path / "splits", tmp_path / "new", size=32)

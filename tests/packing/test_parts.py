@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PACK, Tune, make_tree, unparted_bytes
+from conftest import PACK, Tune, unparted_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 from redecoding import rows_of_other_sources
@@ -105,17 +105,6 @@ def test_sealed_parts_are_the_bytes_of_one_pack(
     # done once more, nothing is done
     assert seal_parts(out).rows == 23
     assert unparted_bytes(out) == reference
-
-
-def test_columns_of_a_manifest_and_lines_of_rejects_reach_the_store(tmp_path: Path) -> None:
-    images = make_tree(tmp_path / "images", each=4)
-    lines = [f"{p.relative_to(images)},{n}.25,{n / 3}" for n, p in enumerate(sorted(images.rglob("*.jpg")))]
-    (images / "list.csv").write_text("\n".join(["path,target,weight", *lines, "gone.jpg,0.5,", ""]))
-    expected = _packed(images / "list.csv", tmp_path / "reference", shuffle=3)
-    _pack_parts(images / "list.csv", tmp_path / "out", 3, shuffle=3)
-    report = seal_parts(tmp_path / "out", max_rejects=1)
-    assert unparted_bytes(tmp_path / "out") == expected
-    assert report.reasons == {"there is no such file": 1}
 
 
 def test_a_part_whose_inputs_are_all_rejected_is_no_store_and_is_sealed(images: Path, tmp_path: Path) -> None:
@@ -320,26 +309,19 @@ def test_a_part_that_is_damaged_is_not_sealed(name: str, images: Path, tmp_path:
     assert seal_parts(tmp_path / "out").rows == 24
 
 
-def test_the_rows_of_a_part_that_are_gone_once_parts_were_joined_are_missed(images: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("change", "size"), [(Path.unlink, 24576), (lambda path: os.truncate(path, 5000), 5000)])
+def test_rows_that_are_lost_once_parts_were_joined_leave_nothing_to_pack_again(
+    change: Callable[[Path], None], size: int, images: Path, tmp_path: Path
+) -> None:
     _pack_parts(images, tmp_path / "out", 3)
     stage = tmp_path / "out.packing"
     (stage / PIXELS).parent.mkdir()
     (stage / ".packing/parts/1-of-3" / PIXELS).rename(stage / PIXELS)
-    (stage / ".packing/parts/2-of-3" / PIXELS).unlink()
-    with pytest.raises(JournalError, match=rf"has 24576 bytes, .*\. Remove {stage}, and pack the parts again\.$"):
-        seal_parts(tmp_path / "out")
-
-
-def test_rows_that_are_lost_once_parts_were_joined_leave_nothing_to_pack_again(images: Path, tmp_path: Path) -> None:
-    _pack_parts(images, tmp_path / "out", 2)
-    stage = tmp_path / "out.packing"
-    (stage / PIXELS).parent.mkdir()
-    (stage / ".packing/parts/1-of-2" / PIXELS).rename(stage / PIXELS)
-    os.truncate(stage / ".packing/parts/2-of-2" / PIXELS, 5000)
-    with pytest.raises(JournalError, match=rf"has 5000 bytes, .*\. Remove {stage}, and pack the parts again\.$"):
+    change(stage / ".packing/parts/2-of-3" / PIXELS)
+    with pytest.raises(JournalError, match=rf"has {size} bytes, .*\. Remove {stage}, and pack the parts again\.$"):
         seal_parts(tmp_path / "out")
     shutil.rmtree(stage)
-    _pack_parts(images, tmp_path / "out", 2)
+    _pack_parts(images, tmp_path / "out", 3)
     assert seal_parts(tmp_path / "out").rows == 24
 
 

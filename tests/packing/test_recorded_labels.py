@@ -96,21 +96,6 @@ def test_copies_of_rows_record_what_their_stores_do(images: Path, tmp_path: Path
 # -- what is not given is read as before
 
 
-@pytest.mark.parametrize("column", ["breed", "label"])
-def test_an_update_reads_labels_as_the_pack_did(column: str, images: Path, tmp_path: Path) -> None:
-    out, path = tmp_path / "out", listed(images, tmp_path / "list.csv", "name,label,breed")
-    how: dict[str, Any] = {"path_column": "name", "target_column": column}
-    pack(path, out, size=32, root=images, **how)
-    before = labels(out)
-    photo(40, 30, 1).save(images / "class2" / "new.jpg")
-    listed(images, path, "name,label,breed")
-    report = update(path, out, root=images)
-    assert (report.rows, report.kept) == (25, 24)
-    assert before.items() <= labels(out).items()
-    pack(path, tmp_path / "fresh", size=32, root=images, **how)
-    assert store_bytes(out) == store_bytes(tmp_path / "fresh")
-
-
 def test_a_column_that_comes_later_does_not_replace_the_one_that_was_found(images: Path, tmp_path: Path) -> None:
     """Of target, label, class and cls the first that there is holds the target."""
     out, path = tmp_path / "out", listed(images, tmp_path / "list.csv", "path,label,breed")

@@ -10,18 +10,16 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from conftest import PACK, ffmpeg_or_skip, interrupted, make_splits, make_tree, photo, store_bytes
+from conftest import PACK, ffmpeg_or_skip, interrupted, make_splits, photo, store_bytes
+from kinds import MakeInputs, MakeStore
 from PIL import Image
 from row_forms import flip
-from test_boxes import coco
 
 from packer import PackError, pack, update
 from packer.operations.verify import verify
 from packer.packing import update as updating
 from packer.pixels import decode
-from packer.report import Progress
 from packer.store import reuse as reused_rows
 from packer.store import sealed_rows
 from reader import MemmapDataset
@@ -45,21 +43,6 @@ def change(images: Path) -> None:
     path.write_bytes(other + bytes(before.st_size - len(other)))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert path.stat().st_size == before.st_size
-
-
-def labels(images: Path, folder: Path) -> dict[str, Any]:
-    """Give each image a mask and a box of its own."""
-    sizes: dict[str, tuple[int, int] | None] = {}
-    for path in sorted(images.rglob("*.jpg")):
-        name = str(path.relative_to(images))
-        with Image.open(path) as image:
-            sizes[name] = image.size
-        values = np.random.default_rng(len(sizes)).integers(0, 9, image.size[::-1], dtype=np.uint8)
-        mask = (folder / "masks" / name).with_suffix(".png")
-        mask.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(values).save(mask)
-    boxes = [(name, [number % 9, 3, 20, 25]) for number, name in enumerate(sizes)]
-    return {"masks": folder / "masks", "boxes": coco(folder / "boxes.json", sizes, boxes)}
 
 
 def no_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,19 +98,6 @@ def test_a_size_that_was_taken_from_the_images_stays(tmp_path: Path) -> None:
 # -- other inputs
 
 
-def test_splits_are_updated_each_and_a_new_one_is_packed(tmp_path: Path) -> None:
-    make_splits(tmp_path / "images", ("train", "val"), each=4)
-    pack(tmp_path / "images", tmp_path / "out", size=32)
-    make_tree(tmp_path / "images" / "test", each=2)
-    (tmp_path / "images" / "train" / "class1" / "001.jpg").unlink()
-    report = update(tmp_path / "images", tmp_path / "out")
-    pack(tmp_path / "images", tmp_path / "fresh", size=32)
-    assert store_bytes(tmp_path / "out") == store_bytes(tmp_path / "fresh")
-    found = {split: (part.rows, part.kept, part.gone) for split, part in report.splits.items()}
-    assert found == {"train": (11, 11, 1), "val": (12, 12, 0), "test": (6, 0, 0)}
-    assert (report.rows, report.kept, report.gone) == (29, 23, 1)
-
-
 def test_a_store_of_a_split_that_is_gone_is_refused(tmp_path: Path) -> None:
     make_splits(tmp_path / "images", ("train", "val"), each=2)
     pack(tmp_path / "images", tmp_path / "out", size=32)
@@ -174,25 +144,6 @@ def test_an_interrupted_update_leaves_the_store_and_the_command_it_names_is_resu
     assert (report.rows, report.kept) == (24, 24)
     assert store_bytes(out) == before
     assert not beside.exists()
-
-
-def test_update_is_resumed_itself_and_begins_where_nothing_has(images: Path, tmp_path: Path) -> None:
-    make_splits(tmp_path / "splits", ("train", "val"))
-    pack(tmp_path / "splits", tmp_path / "out", size=32)
-    before = store_bytes(tmp_path / "out")
-
-    def stop(progress: Progress) -> None:
-        if (progress.split, progress.stage) == ("val", "pack") and progress.done >= 8:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        update(tmp_path / "splits", tmp_path / "out", progress=stop)
-    report = update(tmp_path / "splits", tmp_path / "out")
-    assert report.splits["train"].resumed_from == 24, "sealed beside its place, it waits for the other"
-    assert 0 < report.splits["val"].resumed_from < 24
-    assert report.kept == 48
-    assert store_bytes(tmp_path / "out") == before
-    assert sorted(os.listdir(tmp_path / "out")) == ["train", "val"]
 
 
 def test_an_update_may_start_over_where_one_was_interrupted(images: Path, tmp_path: Path) -> None:
@@ -289,35 +240,18 @@ def test_a_store_that_changes_once_it_was_checked_gives_no_row(
         assert store_bytes(tmp_path / "out") == before
 
 
-def test_labels_are_neither_lost_nor_added(images: Path, tmp_path: Path) -> None:
-    given = labels(images, tmp_path)
-    pack(images, tmp_path / "out", size=32, **given)
-    for name in given:
+def test_labels_are_neither_lost_nor_added(inputs_of: MakeInputs, store_of: MakeStore) -> None:
+    inputs, labelled, plain = inputs_of("labels-own-sizes"), store_of("labels-own-sizes"), store_of("own-sizes")
+    given = {name: inputs.options[name] for name in ("boxes", "masks")}
+    for name, value in given.items():
         others = {other: value for other, value in given.items() if other != name}
         with pytest.raises(PackError, match=f"out was packed with {name}. Give {name} again"):
-            update(images, tmp_path / "out", **others)
-    pack(images, tmp_path / "plain", size=32)
-    for name, value in given.items():
-        with pytest.raises(PackError, match=f"plain was packed without {name}, which an update cannot add"):
-            update(images, tmp_path / "plain", **{name: value})
+            update(inputs.images, labelled, **others)
+        with pytest.raises(PackError, match=f"out was packed without {name}, which an update cannot add"):
+            update(inputs.images, plain, **{name: value})
 
 
 # -- misuse
-
-
-def test_where_there_is_no_store_it_says_so(images: Path, tmp_path: Path) -> None:
-    def refusal() -> str:
-        done = subprocess.run([*PACK, "update", "images", "out"], cwd=tmp_path, capture_output=True, text=True)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-        return done.stderr
-
-    assert "out does not exist" in refusal()
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "mine").touch()
-    assert "out is not a pixpack store: it has no manifest.json" in refusal()
-    shutil.rmtree(tmp_path / "out")
-    interrupted(pack, images, tmp_path / "out", size=32)
-    assert "out is incomplete: its pack, at" in refusal()
 
 
 def test_the_command_reports_what_it_kept(images: Path, tmp_path: Path) -> None:

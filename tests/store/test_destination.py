@@ -85,6 +85,8 @@ TABLE = [
     ("nothing", "nothing", "pack merge pull part overwrite splits", MADE),
     ("nothing", "nothing", "update", "out does not exist"),
     ("nothing", "nothing", "seal", "holds no part of a pack"),
+    ("a file of others", "nothing", "update", "out is not a pixpack store: it has no manifest.json"),
+    ("nothing", "this pack", "update", "out is incomplete: its pack, at"),
     ("a folder", "nothing", "pack merge pull part overwrite splits", MADE),
     ("dropped files", "nothing", "pack merge pull part splits", MADE),
     ("a file of others", "nothing", "pack overwrite merge pull part splits", r"out is not empty \(it holds mine\)"),
@@ -129,7 +131,7 @@ TABLE = [
     ("another store", "this pack", "pack", "is finished, but with other options"),
     ("another store", "an update", "update", CONTINUED),
     ("another store", "an update", "overwrite merge_over", MADE),
-    ("nothing", "a part", "pack", r"holds parts of a pack\. Continue with part='i/n'"),
+    ("nothing", "a part", "pack splits pull merge", r"holds parts of a pack\. Continue with part='i/n'"),
     ("nothing", "a part", "overwrite", MADE),
     ("nothing", "rests of a copy", "pack merge", MADE),
     ("nothing", "files of others", "pack overwrite merge", r"out\.packing is not empty \(it holds mine\)"),
@@ -275,19 +277,22 @@ def test_splits_are_replaced_together_and_a_new_one_comes_with_them(
     out = tmp_path / "out"
     (out / "val").chmod(0o750)
     make_tree(splits / "test", each=2)
+    (splits / "train" / "class1" / "001.jpg").unlink()
     with pytest.raises(PackError, match="already holds a store"):
         pack(splits, out, size=32)
     with pytest.raises(KeyboardInterrupt):
         update(splits, out, progress=stop_in("test"))
     assert (sorted(os.listdir(out)), sizes(out)) == (["train", "val"], {12})
     report = update(splits, out)
-    assert {name: part.rows for name, part in report.splits.items()} == {"train": 13, "val": 13, "test": 6}
-    assert (report.rows, report.inputs, report.kept) == (32, 32, 24)
+    # those that were sealed beside their place waited for the other
+    found = {name: (part.rows, part.resumed_from, part.gone) for name, part in report.splits.items()}
+    assert found == {"train": (12, 12, 1), "val": (13, 13, 0), "test": (6, 0, 0)}
+    assert (report.rows, report.inputs, report.kept, report.gone) == (31, 31, 23, 1)
     assert (out / "val").stat().st_mode & 0o777 == 0o750
     pack(splits, tmp_path / "fresh", size=32)
     assert store_bytes(out) == store_bytes(tmp_path / "fresh")
     merge([out, tmp_path / "fresh"], out, overwrite=True)
-    assert sizes(out) == {26}
+    assert sizes(out) == {24, 26}
     assert sorted(os.listdir(tmp_path)) == ["fresh", "images", "out"]
 
 
