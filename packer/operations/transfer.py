@@ -147,10 +147,11 @@ def pull(url: str, out: str | os.PathLike[str], *, progress: OnBytes | None = No
     # an empty journal: a pull, or anything else, that has begun and kept nothing
     if to.unfinished and header_of(to.stage) not in (None, header):
         raise OptionsError(f"Choose another OUT: {unfinished_message(to.stage)}")
-    to.check(contents)
+    made = {"", *contents}  # of splits too the journal is that of all
+    to.check(made)
     sizes = {f"{split}/{name}": e.size_bytes for split, (m, _) in parsed.items() for name, e in m.files.items()}
     try:
-        with to.begin(contents), checked(to.check_same):
+        with to.begin(made), checked(to.check_same):
             check_room(to.stage, sizes, _AGAIN)
             if header_of(to.stage) is None:  # a journal that is there stays whole, so that any kill leaves what it says
                 log = CommitLog(to.stage, to.check_same)

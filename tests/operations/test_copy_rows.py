@@ -419,7 +419,9 @@ def test_a_killed_copy_sends_nobody_in_a_circle(shared_store: Path, images: Path
         check_finished(out)
     with pytest.raises(StoreError, match="is incomplete: what makes it is still running, or was interrupted"):
         MemmapDataset(out, as_tuple=False)
-    with pytest.raises(PackError, match=r"as a whole, without part, or such .* early: if none runs, remove .*out\.packing"):
+    with pytest.raises(
+        PackError, match=r"as a whole, without part, or such .* early: if none runs, remove .*out\.packing"
+    ):
         pack(images, out, size=32, part="1/2")
 
 

@@ -210,15 +210,18 @@ def test_an_interrupted_pull_is_no_store_and_is_continued_block_by_block(
 
 
 def _killed_writing(pipe: Connection, at: int, words: list[str]) -> None:
-    """Run the command, killed before it writes through a descriptor for the n-th time, as a journal is written."""
-    writes, write = itertools.count(), os.write
+    """Run the command, killed before it writes through a descriptor, as a journal is, or renames, for the n-th time."""
+    calls = itertools.count()
 
-    def written(descriptor: int, data: bytes) -> int:
-        if next(writes) >= at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return write(descriptor, data)
+    def killed(call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any, **options: Any) -> Any:
+            if next(calls) >= at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*arguments, **options)
 
-    os.write = written
+        return called
+
+    os.write, os.replace, os.rename = killed(os.write), killed(os.replace), killed(os.rename)
     sys.exit(run(words))
 
 
@@ -237,6 +240,20 @@ def test_a_continued_pull_that_is_killed_is_still_a_pull(three: list[Path], tmp_
         with pytest.raises(IncompleteStoreError, match=r"its pull was interrupted or is still running\."):
             check_finished(back)
     assert store_bytes(back) == store_bytes(three[0])
+
+
+def test_a_pull_of_splits_goes_on_after_each_kill(tmp_path: Path) -> None:
+    make_splits(tmp_path / "images", ("train", "val"), each=3)
+    pack(tmp_path / "images", tmp_path / "out", size=32, workers=1)
+    far, back = tmp_path / "far", tmp_path / "back"
+    push(tmp_path / "out", f"file://{far}")
+    words = ["pull", f"file://{far}", str(back), "--json"]
+    ends = [*itertools.takewhile(bool, (Child(_killed_writing, at, words).ended() for at in itertools.count()))]
+    assert set(ends) == {-signal.SIGKILL}
+    assert len(ends) > 2
+    for split in ("train", "val"):
+        assert store_bytes(back / split) == store_bytes(tmp_path / "out" / split)
+    assert sorted(path.name for path in back.iterdir()) == ["train", "val"]
 
 
 @pytest.mark.parametrize("name", ["samples.jsonl", PIXELS])
