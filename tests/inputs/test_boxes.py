@@ -210,17 +210,6 @@ def stopped(images: Path, out: Path, **options: Any) -> None:
     interrupted(pack, images, out, **options, inputs=16)
 
 
-def test_labels_that_changed_since_are_refused_by_a_resume(images: Path, tmp_path: Path) -> None:
-    names: dict[str, tuple[int, int] | None] = {str(path.relative_to(images)): None for path in images.rglob("*.jpg")}
-    labels = coco(tmp_path / "c.json", names, [(name, [5, 5, 9, 9]) for name in names])
-    stopped(images, tmp_path / "out", size=32, boxes=labels, workers=1)
-    changed = json.loads(labels.read_text())
-    changed["annotations"][-1]["bbox"][0] += 1
-    labels.write_text(json.dumps(changed))
-    with pytest.raises(PackError, match="was started with other options"):
-        pack(images, tmp_path / "out", size=32, boxes=labels)
-
-
 def test_splits_have_room_for_as_many_boxes_as_any_of_them_needs(tmp_path: Path) -> None:
     for split in ("train", "val"):
         (tmp_path / "images" / split).mkdir(parents=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Tune, content_bytes, interrupted, make_splits, unparted_bytes
+from conftest import Tune, content_bytes, interrupted, unparted_bytes
 from redecoding import rows_of_other_sources
 
 from packer import ScanError, pack, seal_parts
@@ -104,15 +104,6 @@ def test_a_folder_in_s3_gives_the_bytes_of_the_local_one(images: Path, tmp_path:
     assert (report.rows, report.rejected, report.ignored) == (24, 2, 1)
     assert content_bytes(tmp_path / "out") == content_bytes(tmp_path / "full")
     assert verify(tmp_path / "out").problems == rows_of_other_sources(tmp_path / "out", url) == []
-
-
-@pytest.mark.parametrize("options", [{"shuffle": 3}, {"fit": "pad", "workers": 3}])
-def test_splits_and_options_are_those_of_a_local_folder(tmp_path: Path, options: dict[str, Any]) -> None:
-    make_splits(tmp_path / "images", ("train", "val"), each=3)
-    url = _upload(tmp_path / "images", "memory://set")
-    pack(tmp_path / "images", tmp_path / "full", size=32, **options)
-    pack(f"{url}/", tmp_path / "out", size=32, **options)
-    assert content_bytes(tmp_path / "out") == content_bytes(tmp_path / "full")
 
 
 def test_a_size_is_found_in_the_headers_and_parts_are_sealed(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -66,22 +65,12 @@ def test_a_folder_keeps_its_own_name_where_a_link_leads_there_too_and_a_link_to_
     assert all("it is a folder that is listed already" in reason for reason in inputs.refused.values())
 
 
-def test_names_that_are_no_utf8_are_kept(tmp_path: Path) -> None:
-    name = os.fsdecode(b"a/\xff\n.jpg")
-    try:
-        touch(tmp_path, name)
-    except OSError:
-        pytest.skip("this file system wants UTF-8")
-    assert scan(tmp_path)[""].paths[:] == [name]
-
-
 @pytest.mark.parametrize(
     ("make", "text"),
     [
         (lambda p: p / "missing", "missing does not exist. Expected a folder of images"),
         (lambda p: touch(p, "file.jpg") / "file.jpg", "is a file. Expected a folder of images"),
         (lambda p: p, r"holds no image \(0 files seen\). Expected .*<class>"),
-        (lambda p: touch(p, "a/notes.txt"), "holds no image"),
     ],
 )
 def test_what_cannot_be_scanned_is_named(tmp_path: Path, make: Any, text: str) -> None:

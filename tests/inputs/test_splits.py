@@ -9,7 +9,7 @@ from conftest import make_tree, photo, touch
 
 from packer import ScanError, pack
 from packer.cli.app import run
-from packer.inputs.splits import split_folders, stores_of
+from packer.inputs.splits import split_folders
 from reader import MemmapDataset
 
 
@@ -68,13 +68,6 @@ def test_splits_are_found_beside_other_folders_and_the_first_line_says_so(
     assert ".ipynb_checkpoints" in captured.err
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["Validation", "train"]
     assert len(MemmapDataset(tmp_path / "out/Validation")) == 4
-
-
-def test_the_stores_of_splits_are_found_in_any_case(mixed: Path, tmp_path: Path) -> None:
-    pack(mixed, tmp_path / "out", size=16)
-    assert list(stores_of(tmp_path / "out")) == ["train", "Validation"]
-    assert list(stores_of(tmp_path / "out/train")) == [""]
-    assert list(stores_of(tmp_path / "nothing")) == [""]
 
 
 # -- every command that takes a store takes the folder of splits

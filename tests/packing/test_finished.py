@@ -182,11 +182,13 @@ def test_forgotten_boxes_and_masks_are_named_and_so_are_added_ones(images: Path,
         with Image.open(path) as image:
             Image.new("L", image.size).save(mask)
     given: dict[str, Any] = {"boxes": images, "masks": tmp_path / "masks"}
+    interrupted(pack, images, tmp_path / "begun", size=32, workers=1, inputs=4, **given)
     pack(images, tmp_path / "out", size=32, **given)
     label = images / "class1/003.txt"
     label.write_text("0 .5 .5 .4 .2\n")
-    with pytest.raises(PackError, match=r"with other options \(boxes: other contents\)\."):
-        pack(images, tmp_path / "out", size=32, **given)
+    for name in ("begun", "out"):
+        with pytest.raises(PackError, match=r"with other options \(boxes: other contents\)\."):
+            pack(images, tmp_path / name, size=32, **given)
     label.write_text("0 .5 .5 .2 .2\n")
     for name in given:
         with pytest.raises(PackError, match=rf"with other options \(with {name}, now without\)"):

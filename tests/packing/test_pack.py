@@ -466,13 +466,9 @@ def test_a_replaced_store_that_cannot_be_removed_yet_is_in_nobodys_way(
     assert not (out / ".packing").exists()
 
 
-def test_out_may_be_the_current_folder_or_a_link(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_may_be_a_link(images: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    monkeypatch.chdir(tmp_path / "empty")
-    assert pack(images, ".", size=32).rows == 24
-    assert pack(images, ".", size=16, overwrite=True).rows == 24
-    # the folder that was current is gone with the store it held; a spawned worker could not start there
-    monkeypatch.chdir(tmp_path)
+    pack(images, tmp_path / "empty", size=16)
     (tmp_path / "link").symlink_to(tmp_path / "empty")
     pack(images, tmp_path / "link", size=32, overwrite=True)
     assert (tmp_path / "link").is_symlink()

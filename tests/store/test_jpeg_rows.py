@@ -18,7 +18,7 @@ from PIL import Image
 from row_forms import FRAMES, WAYS, Formed, flip, stored, table
 from tensordict import TensorDict
 
-from packer import pack, subset, update
+from packer import pack, subset
 from packer.errors import PackError
 from packer.operations.verify import verify
 from packer.pixels import jpeg_rows
@@ -188,17 +188,6 @@ def test_what_would_look_at_the_file_says_that_it_needs_a_raw_store(equal: tuple
     with pytest.raises(StoreError, match=sentence):
         ImageBatch.load_memmap(equal[1])
     assert TensorDict.load_memmap(equal[1] / "_tensordict", mode="r", allow_pickle=False)["pixels"].ndim == 1
-
-
-# -- making others of it
-
-
-def test_an_update_with_another_encoder_is_refused(
-    equal: tuple[Path, Path], tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("packer.packing.update.pixel_versions", lambda options: {"pillow": {"version": "99"}})
-    with pytest.raises(PackError, match="old and new rows would not be alike"):
-        update(tree, equal[1], workers=1)
 
 
 # -- what is stored

@@ -25,7 +25,6 @@ from torch.utils.data import DataLoader
 from packer import DiskFullError, pack
 from packer.operations.show import contact_sheet
 from packer.operations.verify import verify
-from packer.store.manifest_file import manifest_head
 from reader import (
     ImageBatch,
     MemmapDataset,
@@ -33,8 +32,7 @@ from reader import (
     ResizeCenterCrop,
     StoreError,
 )
-from reader.format.check import metadata_files
-from reader.format.manifest import PIXELS, TensorSpec, manifest_of, read_manifest
+from reader.format.manifest import PIXELS
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "own-sizes"
 
@@ -61,27 +59,6 @@ def own(ragged_store: Path, tmp_path: Path) -> Path:
 def test_todays_writer_makes_the_golden_bytes_and_verify_finds_them_intact(name: str) -> None:
     check_golden_bytes(GOLDEN.with_name(name))
     assert verify(GOLDEN.with_name(name)).problems == []
-
-
-@pytest.mark.parametrize("kind", ["class", "regression"])
-def test_the_meta_json_of_own_sizes_is_what_tensordict_writes(tmp_path: Path, kind: str) -> None:
-    RaggedBatch(
-        pixels=torch.zeros(8192, dtype=torch.uint8),
-        targets=torch.zeros(3, dtype=torch.int64) if kind == "class" else torch.zeros(3, 2),
-        offsets=torch.zeros(3, dtype=torch.int64),
-        shapes=torch.zeros(3, 3, dtype=torch.int32),
-        extras=TensorDict({"area": torch.zeros(3, dtype=torch.float64)}, batch_size=[3]),
-        batch_size=[],
-    ).memmap(tmp_path)
-    written = {str(p.relative_to(tmp_path)): p.read_bytes() for p in tmp_path.rglob("meta.json")}
-    fields = manifest_head(read_manifest(GOLDEN)) | {"extras": {"area": {"dtype": "float64", "shape": []}}}
-    fields["targets"] = {"kind": kind, "count": None if kind == "class" else 2}
-    entry = {"size_bytes": 24, "digest": f"sha256:{0:064x}"}
-    fields["files"] |= {f"_tensordict/extras/{name}": entry for name in ("meta.json", "area.memmap")}
-    fields["files"][PIXELS] = {"size_bytes": 8192, "digest": f"crc32:{0:08x}"}
-    head = manifest_of(fields)
-    assert head.extras == {"area": TensorSpec("float64", ())}
-    assert metadata_files(head) == written
 
 
 def test_a_store_of_own_sizes_opens_without_our_reader(ragged_store: Path) -> None:
