@@ -79,7 +79,9 @@ def test_a_split_that_the_images_do_not_have_is_refused_before_anything_is_packe
 def test_another_store_is_refused_and_replaced_only_on_request(images: Path, tmp_path: Path) -> None:
     pixpack.packed(images, tmp_path / "out", **OPTIONS)
     before = store_bytes(tmp_path / "out")
-    with pytest.raises(PackError, match=r"is finished, but with other options \(size=16, now size=24\)"):
+    with pytest.raises(
+        PackError, match=r"other options \(size=16, now size=24\)\. .* replace it with overwrite=True\."
+    ):
         pixpack.packed(images, tmp_path / "out", size=24)
     (images / "class0" / "000.jpg").rename(images / "class0" / "new.jpg")
     with pytest.raises(PackError, match="is finished, but with"):
@@ -89,26 +91,12 @@ def test_another_store_is_refused_and_replaced_only_on_request(images: Path, tmp
     assert replaced.manifest.height == 24
 
 
-def test_errors_have_the_names_of_python(images: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    with pytest.raises(
-        OptionsError, match=r"^max_size belongs to fit='none', not to fit='crop': add fit='none', or give size"
-    ):
-        pixpack.packed(images, out, max_size=512)
-    with pytest.raises(OptionsError, match=r": fit='none' max_size=512\. Or cut all to one: size=224\."):
-        pixpack.packed(images, out)
-    pixpack.packed(images, out, **OPTIONS)
-    with pytest.raises(PackError, match=r"Choose another OUT, or replace it with overwrite=True\."):
-        pixpack.packed(images, out, size=24)
-    with pytest.raises(OptionsError, match=r"^workers is 0, expected 1 to 4096\."):
-        pixpack.packed(images, out, workers=0)
-
-
 def test_bad_arguments_are_refused_in_a_sentence(images: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    for name, value in (("part", "1/2"),):
-        with pytest.raises(OptionsError, match=f"packed takes no {name}=: "):
-            pixpack.packed(images, out, **OPTIONS, **{name: value})
+    with pytest.raises(OptionsError, match="packed takes no part=: "):
+        pixpack.packed(images, out, part="1/2", **OPTIONS)
+    with pytest.raises(OptionsError, match=r": fit='none' max_size=512\. Or cut all to one: size=224\."):
+        pixpack.packed(images, out)
     with pytest.raises(
         OptionsError, match=r"out is <function .*, expected the folder of the store\. A transform is given by"
     ):

@@ -259,7 +259,7 @@ def test_new_splits_appear_together_and_info_names_the_line_until_then(
     for split in ("train", "val"):
         with pytest.raises(IncompleteStoreError, match="is incomplete: what makes it is still running"):
             MemmapDataset(out / split)
-    for path in (out, stage):
+    for path in (out, stage, out / "train"):
         assert run(["info", str(path)]) == 1
         assert capsys.readouterr().err.endswith(f"Continue with: pack {splits} {out} --size 32\n")
     (splits / "train").rename(splits / "test")
