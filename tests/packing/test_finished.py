@@ -89,7 +89,8 @@ def test_a_part_after_the_seal_is_done(images: Path, tmp_path: Path) -> None:
         assert pack(images, tmp_path / "out", part=part, **line).resumed_from == 24
     assert run(images, tmp_path / "out", "--size", 32, "--part", "1/2").returncode == 3
     assert store_bytes(tmp_path / "out") == before
-    with pytest.raises(PackError, match=r"is finished, but with other options \(fit='crop', now fit='pad'\)"):
+    others = r"but with other options \(fit='crop', now fit='pad'\)"
+    with pytest.raises(PackError, match=rf"is finished, {others}\. Choose another OUT, or remove it\.$"):
         pack(images, tmp_path / "out", part="1/2", fit="pad", **line)
     _grown(images)
     with pytest.raises(PackError, match="other inputs"):

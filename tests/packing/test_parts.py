@@ -24,8 +24,6 @@ from packer.errors import JournalError
 from packer.operations.verify import verify
 from packer.packing import parts, request
 from packer.report import Progress
-from packer.store import journal as journals
-from packer.store.journal import Header
 from packer.store.parts import Part
 from packer.store.state import check_finished
 from reader import IncompleteStoreError, MemmapDataset
@@ -169,7 +167,6 @@ REFUSALS: list[tuple[Prepare, str]] = [
     (lambda i, o: _pack_parts(i, o, 3, [1, 3]), r"part 2/3 of .* is missing\. Give the command"),
     (lambda i, o: _pack_parts(i, o, 4, [4]), r"part 1/4 of .* and 2 more are missing"),
     (lambda i, o: o.mkdir(), r"holds no part of a pack\. Parts are made by: pack IMAGES"),
-    (lambda i, o: None, r"holds no part of a pack"),
 ]
 
 
@@ -222,25 +219,10 @@ def test_parts_of_other_decoders_are_refused(images: Path, tmp_path: Path, monke
         seal_parts(tmp_path / "out")
 
 
-def test_a_part_of_a_sealed_store_with_other_options_is_not_advised_to_overwrite(images: Path, tmp_path: Path) -> None:
-    _pack_parts(images, tmp_path / "out", 2)
-    seal_parts(tmp_path / "out")
-    with pytest.raises(
-        PackError, match=r"is finished, but with other options .*\. Choose another OUT, or remove it\.$"
-    ):
-        _pack_parts(images, tmp_path / "out", 2, [1], size=16)
-
-
-def test_a_store_or_a_pack_without_parts_in_the_way_is_named(images: Path, tmp_path: Path) -> None:
+def test_a_store_in_the_way_is_named(images: Path, tmp_path: Path) -> None:
     _packed(images, tmp_path / "out")
     with pytest.raises(PackError, match="already holds a store, which parts cannot replace"):
         _pack_parts(images, tmp_path / "out", 2, [1], overwrite=True, size=16)
-    (tmp_path / "begun.packing/.packing").mkdir(parents=True)
-    log = journals.CommitLog(tmp_path / "begun.packing", lambda: None)
-    log.begin(Header())
-    log.close()
-    with pytest.raises(PackError, match=r"is being packed as a whole, without part\. Resume with"):
-        _pack_parts(images, tmp_path / "begun", 2, [1])
 
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", "1/0", "-1/2"])

@@ -119,7 +119,7 @@ TABLE = [
         r"out\.packing is of another command\. Remove it, or: .* is incomplete: its pack, .* Continue with: pack .* --size 32$",
     ),
     ("nothing", "this pack", "pull", "Choose another OUT: .*is incomplete: its pack, at"),
-    ("nothing", "this pack", "part", "is being packed as a whole"),
+    ("nothing", "this pack", "part", r"is being packed as a whole, without part\. Resume with"),
     ("nothing", "this pack", "merge_over", MADE),
     ("nothing", "this pack", "splits", "was started with other splits"),
     ("a folder", "this pack", "pack", CONTINUED),

@@ -293,6 +293,7 @@ def compared(recipe: list[Case], channels: int, has_own_sizes: bool, given: Any 
 
 # RandomChoice is of single images there, and Normalize of floats
 CONVERTED = [case for case in [*CASES, *VARIANTS] if case[0] not in ("Compose", "Normalize", "RandomChoice")]
+CONVERTED += [("RandomErasing", (1,), {"value": "random"})]
 
 
 @pytest.mark.parametrize("case", CONVERTED, ids=str)
