@@ -205,16 +205,12 @@ def test_an_out_in_the_way_is_refused_unchanged(images: Path, tmp_path: Path) ->
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(OptionsError, match="is a file"):
         pack(images, tmp_path / "thesis.tex", size=32)
+    with pytest.raises(PackError, match="cannot be (made|listed): Not a directory"):
+        pack(images, tmp_path / "thesis.tex/out", size=32)
     for inside in (images, images / "packed"):
         with pytest.raises(OptionsError, match="Choose a folder outside it"):
             pack(images, inside, size=32)
     assert not (images / "packed").exists()
-
-
-def test_an_out_that_cannot_be_made_is_named(images: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(PackError, match="cannot be (made|listed): Not a directory"):
-        pack(images, tmp_path / "file/out", size=32)
 
 
 def test_a_full_disk_is_reported_before_decoding(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,16 +358,6 @@ def test_tasks_and_results_larger_than_any_pipe_do_not_wait_for_each_other(tmp_p
         engine.close()
     assert [result.block for result in results] == list(range(12))
     assert all(len(result.rejects) == 2000 for result in results)
-
-
-def test_overwrite_never_takes_what_is_not_ours(images: Path, tmp_path: Path) -> None:
-    web = tmp_path / "web"
-    web.mkdir()
-    (web / "manifest.json").write_text('{"name": "my web app"}')
-    for overwrite in (False, True):
-        with pytest.raises(OptionsError, match="is not empty .* and is no store"):
-            pack(images, web, size=32, overwrite=overwrite)
-    assert store_bytes(web) == {"manifest.json": b'{"name": "my web app"}'}
 
 
 @pytest.mark.usefixtures("small_blocks")

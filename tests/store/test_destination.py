@@ -62,6 +62,10 @@ OUTS: dict[str, Call] = {
     "a folder": lambda root, out: out.mkdir(),
     "dropped files": lambda root, out: [out.mkdir(), (out / ".DS_Store").touch(), (out / "lost+found").mkdir()],
     "a file of others": lambda root, out: [out.mkdir(), (out / "mine").touch()],
+    "a manifest of others": lambda root, out: [
+        out.mkdir(),
+        (out / "manifest.json").write_text('{"name": "my web app"}'),
+    ],
     "the store": lambda root, out: shutil.copytree(root / "store", out),
     "another store": lambda root, out: shutil.copytree(root / "small", out),
     "a store and a file": lambda root, out: [shutil.copytree(root / "store", out), (out / "mine").touch()],
@@ -85,6 +89,7 @@ TABLE = [
     ("nothing", "nothing", "pack merge pull part overwrite splits", MADE),
     ("nothing", "nothing", "update", "out does not exist"),
     ("nothing", "nothing", "seal", "holds no part of a pack"),
+    ("a manifest of others", "nothing", "pack overwrite", "is not empty .* and is no store"),
     ("a file of others", "nothing", "update", "out is not a pixpack store: it has no manifest.json"),
     ("nothing", "this pack", "update", "out is incomplete: its pack, at"),
     ("a folder", "nothing", "pack merge pull part overwrite splits", MADE),

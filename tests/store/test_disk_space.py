@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import PACK, make_tree, store_bytes
+from conftest import make_tree, store_bytes
 
 from packer import PackError, pack
 from packer.cli.app import run
@@ -64,22 +63,6 @@ def test_a_disk_too_small_is_reported_before_decoding_and_the_pack_resumes(
 
 
 # -- the limit of open files
-
-
-def test_too_few_open_files_are_reported_as_such(tmp_path: Path) -> None:
-    images = make_tree(tmp_path / "images")
-    command = [*PACK, str(images), str(tmp_path / "out"), "--size", "32", "--workers", "3"]
-    done = subprocess.run(
-        ["bash", "-c", f"ulimit -n 14; exec {shlex.join(command)}"], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert (
-        "cannot be opened: Too many open files (EMFILE), of which this process may have 14 (ulimit -n)" in done.stderr
-    )
-    assert "pixels.memmap" not in done.stderr
-    done = subprocess.run([*command], capture_output=True, text=True, timeout=300)
-    assert "packed 24 of 24 images" in done.stdout
 
 
 def test_a_source_that_nothing_more_can_open_is_no_reject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
