@@ -2,8 +2,8 @@
 
     python -m tests.fuzz.native_calls LIBRARY COUNT     makes so many; exits 1 where the same calls hold more memory each time
 
-Mostly the arguments fit each other; of some calls one number is any. What the functions make, other tests compare. All memory but
-that of resize(), which takes bytes, begins at an odd address, between bytes that must stay.
+Mostly the arguments fit each other; of some calls one number is any. What the functions make, other tests compare. An array is
+memory that a call reads, a bytearray memory that it writes: both begin at an odd address, between bytes that must stay.
 """
 
 from __future__ import annotations
@@ -14,38 +14,27 @@ import functools
 import gc
 import importlib.util
 import itertools
-import random
 import struct
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.images import damaged, jpegs
 
 _EXTREMES = [0, -1, 5, 70_000, 1 << 20, -(1 << 31), (1 << 31) - 1, 1 << 32, 1 << 62, -(1 << 63), (1 << 63) - 1]
-_FLOATS = [0.0, -0.0, 1e6, -1e6, 3e38, float("inf"), float("nan"), 1e-45]
+# of a step, any of them may stand for its kind, an int32
+_FLOATS = [0.0, -0.0, 1e6, -1e6, 3e38, float("inf"), float("nan"), 1e-45, 1e-40]
 _GUARD = b"x" * 32
-# pixel_steps.h has as many kinds of steps, the last of which takes taps; a step has seven numbers
-_KINDS, _BLUR, _WIDTHS = 16, 15, {"i6f": 7}
+# pixel_steps.h has as many kinds of steps, the last of which takes taps
+_KINDS, _BLUR = 16, 15
 # calls that are made again to see whether memory is lost; each allocates some kB
 _AGAIN, _MOST_GROWN_BYTES = 400, 4096
-
-
-class Bytes(NamedTuple):
-    """Memory that a call reads, or writes to: numbers of struct's format, one byte each by default."""
-
-    numbers: list[Any] | bytes
-    format: str = "B"
-    is_written: bool = False
-
-    def packed(self) -> bytes:
-        # struct.pack would keep each format
-        return struct.Struct("=" + self.format * (len(self.numbers) // _WIDTHS.get(self.format, 1))).pack(*self.numbers)
 
 
 Call = tuple[str, list[Any]]
@@ -53,12 +42,8 @@ _sides, _threads = st.integers(1, 40), st.integers(-1, 4)
 _sizes = st.tuples(_sides, _sides)
 
 
-def _noise(count: int) -> Bytes:
-    return Bytes(random.Random(count).randbytes(count))
-
-
-def _room(count: int) -> Bytes:
-    return Bytes(bytes(count), is_written=True)
+def _noise(count: int) -> np.ndarray:
+    return np.random.default_rng(count).integers(0, 256, count, np.uint8)
 
 
 def _sums(draw: st.DrawFn) -> list[Any]:
@@ -76,8 +61,7 @@ def _copy_spans(draw: st.DrawFn) -> list[Any]:
     size = draw(st.integers(1, 3000))
     begins, sizes = zip(*_spans(draw, size), strict=True)
     places = [*itertools.accumulate(sizes, initial=0)]
-    tables = [Bytes([*numbers], "q") for numbers in (begins, sizes, places[:-1])]
-    return [_noise(size), *tables, _room(places[-1]), draw(st.booleans())]
+    return [_noise(size), *map(np.array, (begins, sizes, places[:-1])), bytearray(places[-1]), draw(st.booleans())]
 
 
 @functools.cache
@@ -90,20 +74,11 @@ def _file() -> Any:
 
 def _read_spans(draw: st.DrawFn) -> list[Any]:
     base, step, size = draw(st.sampled_from([0, 1 << 20])), draw(st.sampled_from([64, 1024])), 3000
-    spans = sorted((base + begin, count, n, 0) for n, (begin, count) in enumerate(_spans(draw, size)))
-    memories = {n: _room(count) for _, count, n, _ in spans}
-    reads = [number for start in range(0, size, step) for number in (base + start, min(step, size - start))]
-    table = Bytes([*itertools.chain(*spans)], "q")
+    spans = [(base + begin, count, n, 0) for n, (begin, count) in enumerate(_spans(draw, size))]
+    reads = np.array([(base + start, min(step, size - start)) for start in range(0, size, step)])
+    memories = tuple(bytearray(count) for _, count, *_ in spans)
     align = draw(st.sampled_from([1, 8, 64]))
-    return [
-        _file().fileno(),
-        Bytes(reads, "q"),
-        align,
-        base,
-        _room(step),
-        table,
-        tuple(memories[n] for n in sorted(memories)),
-    ]
+    return [_file().fileno(), reads, align, base, bytearray(step), np.array(sorted(spans)), memories]
 
 
 def _crops(draw: st.DrawFn) -> list[Any]:
@@ -118,7 +93,7 @@ def _crops(draw: st.DrawFn) -> list[Any]:
         right, bottom = left + draw(_sides), top + draw(_sides)
         table += [offset, height, width, *box, *size, left, top, right, bottom, draw(st.integers(0, 15)), place]
         offset, place = offset + height * width * channels, place + (right - left) * (bottom - top) * channels
-    return [_noise(offset), Bytes(table, "q"), _room(place), channels, Bytes(b"abcd"[:channels]), draw(_threads)]
+    return [_noise(offset), np.array(table), bytearray(place), channels, _noise(channels), draw(_threads)]
 
 
 def _images(draw: st.DrawFn) -> tuple[tuple[int, int], int, int]:
@@ -130,23 +105,21 @@ def _images(draw: st.DrawFn) -> tuple[tuple[int, int], int, int]:
 def _augment(draw: st.DrawFn) -> list[Any]:
     size, channels, count = _images(draw)
     steps, numbers = draw(st.integers(0, 3)), st.floats(-2, 2, width=32) | st.sampled_from(_FLOATS)
-    table = list[Any]()
-    for _ in range(steps * (count // (size[0] * size[1] * channels))):
-        kind, six = draw(st.integers(0, _KINDS - 1)), [draw(numbers) for _ in range(6)]
+    table = np.empty((steps * (count // (size[0] * size[1] * channels)), 7), np.float32)
+    for step in table:
+        step[:1].view(np.int32)[0] = kind = draw(st.integers(0, _KINDS - 1))
+        step[1:] = [draw(numbers) for _ in range(6)]
         if kind == _BLUR:
-            six[:3] = [
-                draw(st.floats(1 / 64, 9, width=32)),
-                *(2.0 * draw(st.integers(0, side - 1)) + 1 for side in size[::-1]),
-            ]
-        table += [kind, *six]
+            step[1] = draw(st.floats(1 / 64, 9, width=32))
+            step[2:4] = [2 * draw(st.integers(0, side - 1)) + 1 for side in size[::-1]]
     fill = draw(st.none() | st.tuples(numbers, numbers, numbers))
-    return [_noise(count), Bytes(table, "i6f"), _room(count), size, channels, steps, fill, draw(_threads)]
+    return [_noise(count), table, bytearray(count), size, channels, steps, fill, draw(_threads)]
 
 
 def _floats(draw: st.DrawFn) -> list[Any]:
     (height, width), channels, count = _images(draw)
-    tables = Bytes([float(level) for level in range(256)] * channels, "f")
-    return [_noise(count), tables, _room(4 * count), height * width * channels, draw(_threads)]
+    tables = np.arange(256 * channels, dtype=np.float32)
+    return [_noise(count), tables, bytearray(4 * count), height * width * channels, draw(_threads)]
 
 
 def _stated(data: bytes) -> tuple[int, int, int]:
@@ -162,20 +135,20 @@ _data = (jpegs | damaged(jpegs)).map(lambda file: file.data)
 def _jpeg_pixels(draw: st.DrawFn) -> list[Any]:
     data = draw(_data)
     height, width, channels = _stated(data)
-    return [Bytes(data), height, width, channels, _room(height * width * channels)]
+    return [np.frombuffer(data, np.uint8), height, width, channels, bytearray(height * width * channels)]
 
 
 def _row(draw: st.DrawFn) -> list[Any]:
     data, scale = draw(_data), draw(st.sampled_from([1, 1, 2, 4, 8]))
     height, width, _ = _stated(data)
     size, resized, origin = draw(_sizes), draw(_sizes), draw(st.tuples(st.integers(-20, 40), st.integers(-20, 40)))
-    source = -(-width // scale), -(-height // scale)
-    return [Bytes(data), source, resized, origin, size, draw(st.integers(0, 5)), _room(size[0] * size[1] * 3)]
+    source, room = (-(-width // scale), -(-height // scale)), bytearray(size[0] * size[1] * 3)
+    return [np.frombuffer(data, np.uint8), source, resized, origin, size, draw(st.integers(0, 5)), room]
 
 
 def _resize(draw: st.DrawFn) -> list[Any]:
     (height, width), pixel_bytes = draw(_sizes), draw(st.sampled_from([1, 4]))
-    return [_noise(height * width * pixel_bytes).numbers, (width, height), draw(_sizes), draw(st.integers(1, 4))]
+    return [_noise(height * width * pixel_bytes).tobytes(), (width, height), draw(_sizes), draw(st.integers(1, 4))]
 
 
 _ARGUMENTS: dict[str, Callable[[st.DrawFn], list[Any]]] = {
@@ -198,10 +171,10 @@ def calls(draw: st.DrawFn) -> Call:
 
 def _spoiled(draw: st.DrawFn, value: Any) -> Any:
     """Put any number in place of one of an argument; take bytes of memory away."""
-    if isinstance(value, Bytes) and value.format == "B":
-        return value._replace(numbers=value.numbers[: draw(st.integers(0, len(value.numbers)))])
-    if isinstance(value, Bytes):
-        return value._replace(numbers=_spoiled(draw, value.numbers))
+    if isinstance(value, bytearray | np.ndarray) and memoryview(value).itemsize == 1:
+        return value[: draw(st.integers(0, len(value)))]
+    if isinstance(value, np.ndarray):
+        return np.array(_spoiled(draw, value.ravel().tolist()), value.dtype)
     if isinstance(value, list | tuple) and value:
         at = draw(st.integers(0, len(value) - 1))
         return type(value)([*value[:at], _spoiled(draw, value[at]), *value[at + 1 :]])
@@ -217,18 +190,16 @@ def make(native: Any, call: Call) -> None:
 
     def put(value: Any) -> Any:
         """Put memory at an odd address, between bytes that must stay."""
-        if isinstance(value, Bytes):
-            data = value.packed()
+        if isinstance(value, bytearray | np.ndarray):
+            data = bytes(value)
             around = bytearray(_GUARD + b"x" + data + _GUARD)
-            moved.append((around, data, value.is_written))
+            moved.append((around, data, isinstance(value, bytearray)))
             return memoryview(around)[len(_GUARD) + 1 : len(around) - len(_GUARD)]
         return tuple(map(put, value)) if isinstance(value, tuple) else value
 
-    # numbers that the table of a call has no room for
-    with contextlib.suppress(struct.error):
-        given = [*map(put, arguments)]
-        with contextlib.suppress(ValueError, OverflowError, OSError, MemoryError):
-            getattr(native, name)(*given)
+    given = [*map(put, arguments)]
+    with contextlib.suppress(ValueError, OverflowError, OSError, MemoryError):
+        getattr(native, name)(*given)
     for around, data, is_written in moved:
         assert around[: len(_GUARD) + 1] + around[-len(_GUARD) :] == _GUARD + b"x" + _GUARD, call
         assert is_written or around[len(_GUARD) + 1 : -len(_GUARD)] == data, call
