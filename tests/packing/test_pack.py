@@ -26,7 +26,6 @@ from redecoding import rows_of_other_sources
 
 from packer import DiskFullError, OptionsError, PackError, ScanError, pack
 from packer.operations.verify import verify
-from packer.report import Progress
 from packer.sample_lines import read_json_lines
 from packer.store.blocks import Result
 from packer.store.journal import CommitLog
@@ -307,16 +306,6 @@ def _wait_until_gone(session: int) -> None:
 
 
 # -- the face
-
-
-def test_progress_reports_stages_and_counts(images: Path, tmp_path: Path) -> None:
-    seen: list[Progress] = []
-    pack(images, tmp_path / "out", size=32, progress=seen.append)
-    stages = [progress.stage for progress in seen]
-    assert list(dict.fromkeys(stages)) == ["list", "allocate", "pack", "seal"]
-    assert seen[-1].done == seen[-1].total == 24
-    done = [progress.done for progress in seen if progress.stage == "pack"]
-    assert done == sorted(done)
 
 
 def test_the_manifest_records_what_shaped_the_rows(images: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -198,19 +197,6 @@ def test_classes_of_rows_that_stay_keep_their_numbers_or_it_is_refused(
     assert report.notes == [f"{out} has other classes than before (new: {new}); all others keep their numbers."]
     assert MemmapDataset(out).classes == ["class0", "class1", "class2", new]
     assert update(images, out).kept == 24, "the list that was given stays"
-
-
-def test_a_class_that_is_gone_keeps_its_number_by_the_list_of_the_store(images: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    pack(images, out, size=32)
-    shutil.rmtree(images / "class1")
-    refused(
-        images,
-        out,
-        r"class2 was 2, now 1 \(gone: class1\)\. To keep them, give classes=.*out', or a file",
-    )
-    assert update(images, out, classes=str(out)).rows == 16
-    assert MemmapDataset(out).classes == ["class0", "class1", "class2"]
 
 
 def test_a_list_in_another_order_is_taken_where_it_is_given_and_reported(images: Path, tmp_path: Path) -> None:
