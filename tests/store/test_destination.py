@@ -320,14 +320,13 @@ def test_a_split_that_cannot_be_made_leaves_all_of_them(splits: Path, tmp_path: 
 # -- what comes to OUT meanwhile
 
 
-@pytest.mark.parametrize("holds", ["a file", "a folder with a file", "a link", "a store"])
+@pytest.mark.parametrize("holds", ["a file", "a folder with a file", "a link"])
 def test_whatever_takes_the_name_of_a_new_store_keeps_it(holds: str, things: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     make: dict[str, Callable[[], object]] = {
         "a file": lambda: out.write_text("mine"),
         "a folder with a file": lambda: (out.mkdir(), (out / "mine").write_text("mine")),
         "a link": lambda: out.symlink_to(things / "images"),
-        "a store": lambda: shutil.copytree(things / "small", out),
     }
 
     def late(progress: Any) -> None:

@@ -12,17 +12,14 @@ from conftest import Tune, devices
 from detecting import boxes_of, detections, make_detection_store
 
 from reader import MemmapDataset, MemmapLoader
-from reader.epoch import on_threads_of
 from reader.store import RaggedBatch
 from reader.transforms import (
     ColorJitter,
     Compose,
     FixedSizeCrop,
     Normalize,
-    RandomErasing,
     RandomHorizontalFlip,
     RandomShortestSize,
-    ResizeCenterCrop,
     ScaleJitter,
     ToDetection,
     from_torchvision,
@@ -114,20 +111,6 @@ def test_rows_of_one_size_give_lists_too_with_masks_and_columns() -> None:
     assert [target["labels"].tolist() for target in targets] == [[], [8], [8]]
     assert [int(target["image_id"]) for target in targets] == [100, 101, 102]
     assert targets[2]["area"] == 1
-
-
-def test_threads_and_other_ways_change_nothing(tune: Tune) -> None:
-    tune(compiled_thread_bytes=1000)
-    steps = [ColorJitter(0.5), ScaleJitter((90, 90), (0.5, 1.5)), FixedSizeCrop(64, (1, 2, 3)), RandomErasing(1)]
-    recipe = Compose([*steps, Normalize(MEAN, STD)])
-    with on_threads_of(1):
-        expected = recipe(detections(20))
-    with on_threads_of(3):
-        assert same(recipe(detections(20)), expected)
-    with by_torch():
-        assert same(recipe(detections(20)), expected, 2.01 / 255 / min(STD))
-    made = Compose([*steps[:3], ResizeCenterCrop(24)])(detections())
-    assert made.pixels.shape == (12, 24, 24, 3)
 
 
 @pytest.fixture(scope="module")
