@@ -194,7 +194,7 @@ def make(native: Any, call: Call) -> None:
             data = bytes(value)
             around = bytearray(_GUARD + b"x" + data + _GUARD)
             moved.append((around, data, isinstance(value, bytearray)))
-            return memoryview(around)[len(_GUARD) + 1 : len(around) - len(_GUARD)]
+            return memoryview(around)[len(_GUARD) + 1 : len(around) - len(_GUARD)].cast(memoryview(value).format)
         return tuple(map(put, value)) if isinstance(value, tuple) else value
 
     given = [*map(put, arguments)]
