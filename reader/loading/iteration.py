@@ -105,7 +105,9 @@ class Iteration(Generic[Given]):
         self._stopped.set()
         self._group = deque()
         if self._feeder is None:
-            self._source.close()
+            # a thread that is in it gets its group, and the error behind it
+            with contextlib.suppress(ValueError):
+                self._source.close()
         else:
             self._feeder.join()
         with contextlib.suppress(queue.Empty):

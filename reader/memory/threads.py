@@ -92,8 +92,10 @@ def on_threads(kind: str, most: int, call: Callable[..., object], each: Sequence
 @atexit.register
 def _end_all() -> None:
     """End the threads, whose memory is gone with the interpreter."""
-    for threads in _threads.values():
-        for _ in threads.started:
+    for threads in list(_threads.values()):
+        # a thread that the program left behind may start more meanwhile
+        started = threads.started.copy()
+        for _ in started:
             threads.pieces.put(None)
-        for thread in threads.started:
+        for thread in started:
             thread.join()

@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from torch.utils.data import RandomSampler, Sampler
 from packer import pack
 from reader import MemmapDataset, MemmapLoader
 from reader.buffers import BufferPool
+from reader.memory import threads as copy_threads
 
 
 @pytest.fixture
@@ -447,6 +449,46 @@ def test_after_an_interrupt_the_rest_of_the_epoch_comes_from_the_state(large: Me
     assert found + [batch.rows.tolist() for batch in loader] == rows
     with pytest.raises(StopIteration):
         next(steps)
+
+
+def test_a_thread_closes_a_loader_whose_batch_another_one_makes(large: MemmapDataset) -> None:
+    def close(batch: Any) -> Any:
+        thread = threading.Thread(target=loader.close)
+        thread.start()
+        thread.join()
+        return batch
+
+    loader = MemmapLoader(large, 8, as_tuple=False, prefetch=0, transform=Gate(close))
+    iterator, errors = iter(loader), list[BaseException]()
+
+    def iterate() -> None:
+        try:
+            list(iterator)
+        except RuntimeError as e:
+            errors.append(e)
+
+    thread = threading.Thread(target=iterate, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert "the loader was closed" in str(errors[0])
+
+
+def test_the_exit_waits_for_no_thread_that_starts_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, late = copy_threads._Threads(SimpleQueue(), []), threading.Thread(target=threading.Event().wait, daemon=True)
+
+    def serve() -> None:
+        kind.serve()
+        late.start()
+        kind.started.append(late)
+
+    kind.started.append(threading.Thread(target=serve, daemon=True))
+    kind.started[0].start()
+    monkeypatch.setattr(copy_threads, "_threads", {("late", 2): kind})
+    end = threading.Thread(target=copy_threads._end_all, daemon=True)
+    end.start()
+    end.join(60)
+    assert not end.is_alive()
 
 
 def test_close_wakes_who_waits_for_a_batch(large: MemmapDataset) -> None:
