@@ -30,7 +30,7 @@ from packer.report import Progress
 from packer.sample_lines import encode_line, read_json_lines
 from packer.sources.local import LocalSource
 from packer.store.disk_space import as_pack_error
-from packer.store.files import write_atomically
+from packer.store.files import sync_folder, sync_names, write_atomically
 from packer.store.state import check_destination, resolved_out
 from packer.workers.processes import begin_worker, start_context
 from reader.system import available_cpus
@@ -180,6 +180,9 @@ class _Record:
                 raise LockedError(
                     f"another pack requantize writes {out}. Wait for it, or choose another DEST."
                 ) from None
+            # no power loss leaves an image in DEST without the record that says whose it is
+            sync_folder(out)
+            sync_names(out)
             yield cls(out, head, lines, file)
 
     def still_true(self, job: _Job, paths: list[str]) -> set[str]:
@@ -206,6 +209,7 @@ class _Record:
         ordered = [self.lines[path] for path in paths]
         write_atomically(self._out / RECORD, "".join(map(encode_line, [self._head, *ordered])).encode("ascii"))
         os.unlink(self._file.name)
+        sync_folder(self._out)
         return ordered
 
 

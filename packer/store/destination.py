@@ -391,6 +391,7 @@ class Folder:
         for store in published(self.out):
             if store != self.out:
                 shutil.rmtree(store / FOLDER, ignore_errors=True)
+                sync_folder(store)  # nothing looks for it there once the working folder of all is gone
         # NFS keeps an open file, and so its folder
         self._release()
         shutil.rmtree(working, ignore_errors=True)
