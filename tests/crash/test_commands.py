@@ -196,7 +196,9 @@ def test_a_call_that_fails_is_named_in_one_sentence_and_costs_nothing(
             assert done == code, where
             assert is_lock or (names_it and is_sentence), where
         elif call is not None and not is_tidying(call):
-            assert what == "short" or is_harmless(call), where
+            # a worker that cannot read the store that is replaced decodes all
+            is_decoded = kind == "update" and call.name == "read" and call.path.endswith("/out/manifest.json")
+            assert what == "short" or is_decoded or is_harmless(call), where
             run.check_finished()
         go_on(run, where)
 
