@@ -99,9 +99,13 @@ def push(
         )
     copy.report.store_bytes = sum(map(_size, manifests.values()))
     copy.count(sum(_size(manifests[folder]) for folder in stores if folder not in new), is_copied=False)
-    for folder in new:
-        if there[folder]:
-            copy.ask(copy.files.rm_file, f"{folder}/{MANIFEST}")
+    replaced = [folder for folder in new if there[folder]]
+    # a damaged store takes no other one's place
+    for folder in replaced:
+        for name, entry in manifests[folder].files.items():
+            copy.check(stores[folder] / name, entry)
+    for folder in replaced:
+        copy.ask(copy.files.rm_file, f"{folder}/{MANIFEST}")
     for folder in new:
         for name, entry in manifests[folder].files.items():
             copy.send(stores[folder] / name, f"{folder}/{name}", entry)
@@ -206,10 +210,14 @@ class _Copy:
         if found["type"] != "file" or (found.get("size") or 0) > most_bytes:
             raise PackError(f"{redacted(name)} is no file of up to {most_bytes} bytes. Push the store again.")
 
-    def send(self, path: Path, to: str, entry: FileEntry) -> None:
-        """Send a file, once its checksum is that of the manifest."""
+    def check(self, path: Path, entry: FileEntry) -> None:
+        """Refuse a file whose checksum is not that of the manifest."""
         if _digest(path, entry) != entry.digest:
             raise PackError(f"{path} is damaged. See what is: pack verify {self.report.out}")
+
+    def send(self, path: Path, to: str, entry: FileEntry) -> None:
+        """Send a file, once it is checked."""
+        self.check(path, entry)
         self.ask(self.files.put_file, os.fspath(path), to)
         self.count(entry.size_bytes, is_copied=True)
 

@@ -270,6 +270,13 @@ def test_damage_is_neither_pushed_nor_pulled(store: Path, tmp_path: Path, name: 
     with pytest.raises(PackError, match=r"is damaged\. See what is: pack verify"):
         push(store, "memory://stores/other")
     assert MANIFEST not in names_at("memory://stores/other")
+    # nor does it take the place of another
+    make_tree(tmp_path / "images", classes=1, each=2)
+    pack(tmp_path / "images", tmp_path / "good", size=32, workers=1)
+    push(tmp_path / "good", "memory://stores/good")
+    with pytest.raises(PackError, match=r"is damaged\. See what is: pack verify"):
+        push(store, "memory://stores/good", overwrite=True)
+    assert MANIFEST in names_at("memory://stores/good")
 
 
 def test_pull_refuses_a_path_that_is_taken(images: Path, three: list[Path], tmp_path: Path) -> None:
