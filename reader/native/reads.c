@@ -8,6 +8,7 @@
 #ifdef HAS_READS
 #include <errno.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -142,7 +143,7 @@ static void note_spans(const Job *job) {
 }
 
 static int64_t read_all(Job *job, const UnalignedInt64 *reads, int64_t count) {
-    job->begins = PyMem_RawMalloc((size_t)(job->span_count ? job->span_count : 1) * 2 * sizeof(int64_t));
+    job->begins = malloc((size_t)(job->span_count ? job->span_count : 1) * 2 * sizeof(int64_t));
     if (!job->begins)
         return NO_MEMORY;
     job->reaches = job->begins + job->span_count;
@@ -199,7 +200,7 @@ PyObject *read_spans(PyObject *module, PyObject *args) {
         Py_BEGIN_ALLOW_THREADS;
         end = read_all(&job, reads.buf, reads.len / read_bytes);
         error = errno;
-        PyMem_RawFree(job.begins);
+        free(job.begins);
         Py_END_ALLOW_THREADS;
     }
     for (Py_ssize_t n = 0; buffers && n < count; n++)
