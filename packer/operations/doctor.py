@@ -71,7 +71,7 @@ def _pillow(found: dict[str, str], missing: dict[str, str]) -> bool:
     if turbojpeg["jpeg4py"]:
         found["jpeg4py"] = f"{turbojpeg['jpeg4py']}, libjpeg-turbo {turbojpeg['turbojpeg'] or 'of unknown version'}"
     else:
-        missing["jpeg4py"] = "pip install jpeg4py, and libturbojpeg of the system"
+        missing["jpeg4py"] = "pip install jpeg4py; apt-get install libturbojpeg0 (on Ubuntu libturbojpeg)"
     for kind, (_, distribution) in plugins.PLUGINS.items():
         if about := plugins.versions().get(distribution):
             found[kind] = f"{distribution} {about['version']}"
