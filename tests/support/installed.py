@@ -27,7 +27,8 @@ def main() -> None:
             subprocess.run([Path(sys.executable).with_name("pack"), *map(str, words)], check=True)
         dataset = pixpack.MemmapDataset(out)
         for pixels, targets in pixpack.MemmapLoader(dataset, 8):
-            assert pixels.shape == (8, 3, 64, 64) and len(set(targets.tolist())) == 1
+            assert pixels.shape == (8, 3, 64, 64)
+            assert len(set(targets.tolist())) == 1
         assert [int(dataset[row][0].float().mean()) // 10 for row in (0, 23)] == [0, 23], "other pixels than were drawn"
     print(f"pixpack {pixpack.__version__} packs, verifies and reads; decoded by libjpeg-turbo {native().version}")
 
