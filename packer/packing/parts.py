@@ -475,12 +475,12 @@ def _append(written: DigestedFile, source: Path, shift: int) -> None:
 
 def _copy(source: Path, dest: Path, offset: int, size_bytes: int) -> int:
     """Copy the first size_bytes of a file to an offset of another; returns how many there were, which are on disk then."""
-    with error_path(source), open(source, "rb") as read, open(dest, "r+b", buffering=0) as written:
-        done, most = 0, PART_COPY_BYTES
-        while data := read.read(min(most, size_bytes - done)):
-            with error_path(dest):
-                write_at(written.fileno(), memoryview(data), offset + done)
+    with error_path(source), open(source, "rb") as read, error_path(dest), open(dest, "r+b", buffering=0) as written:
+        done, data = 0, b"-"
+        while data:
+            with error_path(source):
+                data = read.read(min(PART_COPY_BYTES, size_bytes - done))
+            write_at(written.fileno(), memoryview(data), offset + done)
             done += len(data)
-        with error_path(dest):
-            os.fsync(written.fileno())
+        os.fsync(written.fileno())
     return done
