@@ -122,12 +122,12 @@ def _verified(root: Path, progress: Callable[[int], None]) -> VerifyReport:
     manifest = check_finished(root)
     blocks = read_blocks(root)
     total = _total_bytes(manifest)
-    problems = list(_small_files(root, manifest))
+    damaged = list(_small_files(root, manifest))
     # a changed file may hold anything
-    problems += [] if problems else [Problem(*wrong) for wrong in wrong_rows(root, manifest, blocks)]
+    problems = damaged or [Problem(*wrong) for wrong in wrong_rows(root, manifest, blocks)]
     done = total - manifest.files[PIXELS].size_bytes
     # a damaged index leads to other frames
-    is_decoded = manifest.jpeg and not problems
+    is_decoded = manifest.jpeg and not damaged
     checked = _frames(root, blocks, StoredRows(root, manifest)) if is_decoded else _blocks(root, blocks)
     for problem, size_bytes in checked:
         done += size_bytes

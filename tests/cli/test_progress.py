@@ -58,14 +58,14 @@ def test_what_is_closed_silenced_or_no_terminal_gets_nothing(
 @pytest.mark.parametrize(
     ("arguments", "stages"),
     [
-        (["-", "OUT", "--size", "8"], "list locate allocate pack seal"),
-        (["plan", "-", "--size", "8"], "list locate sizes"),
+        (["-", "OUT", "--size", "8"], "list allocate pack seal"),
+        (["plan", "-", "--size", "8"], "list sizes"),
         (["IMAGES", "OUT"], "list sizes"),
         (["IMAGES", "OUT", "--fit", "none"], "list sizes allocate pack seal"),
         (["IMAGES", "STORE", "--size", "16"], "list check"),
         (["update", "IMAGES", "STORE"], "digest list read allocate pack seal"),
-        (["subset", "STORE", "OUT", "--fraction", "0.5"], "digest check allocate read copy"),
-        (["merge", "STORE", "STORE", "OUT"], "digest check allocate read copy"),
+        (["subset", "STORE", "OUT", "--fraction", "0.5"], "digest check allocate copy"),
+        (["merge", "STORE", "STORE", "OUT"], "digest check allocate copy"),
         (["info", "STORE"], "read"),
         (["verify", "STORE"], "digest check verify"),
         (["push", "STORE", "URL"], "push"),

@@ -23,7 +23,7 @@ def test_strict_mypy_finds_nothing_in_readme_s_python_and_knows_its_batches(tmp_
     files = [tmp_path / f"block{number}.py" for number in range(len(blocks))]
     for file, block in zip(files, blocks, strict=True):
         file.write_text(f"{_MODEL}{block}reveal_type(images)\n")
-    command = [sys.executable, "-m", "mypy", "--strict", *map(str, files)]
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports", "silent", *map(str, files)]
     done = subprocess.run(
         command, cwd=ROOT, env=os.environ | {"MYPYPATH": str(ROOT)}, capture_output=True, text=True, timeout=540
     )

@@ -21,7 +21,7 @@ from PIL import Image
 from test_boxes import coco
 from test_listers import listed
 from test_store import write_head
-from test_update import flip, labels
+from test_update import flip
 
 from packer import OptionsError, PackError, ScanError, merge, pack, pack_dataset, subset
 from packer.cli.app import run
@@ -81,6 +81,21 @@ def test_classes_count_in_the_order_in_which_they_are_given(images: Path, tmp_pa
     pack(part_of(images, tmp_path / "some", ["class0", "class2"]), tmp_path / "alone", size=32, classes=str(names))
     subset(tmp_path / "out", tmp_path / "chosen", classes=names)
     assert content_bytes(tmp_path / "chosen") == content_bytes(tmp_path / "alone")
+
+
+def labels(images: Path, folder: Path) -> dict[str, Any]:
+    """Give each image a mask and a box of its own."""
+    sizes: dict[str, tuple[int, int] | None] = {}
+    for path in sorted(images.rglob("*.jpg")):
+        name = str(path.relative_to(images))
+        with Image.open(path) as image:
+            sizes[name] = image.size
+        values = np.random.default_rng(len(sizes)).integers(0, 9, image.size[::-1], dtype=np.uint8)
+        mask = (folder / "masks" / name).with_suffix(".png")
+        mask.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(values).save(mask)
+    boxes = [(name, [number % 9, 3, 20, 25]) for number, name in enumerate(sizes)]
+    return {"masks": folder / "masks", "boxes": coco(folder / "boxes.json", sizes, boxes)}
 
 
 def without_labels(out: Path) -> dict[str, bytes]:

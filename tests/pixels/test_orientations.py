@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import ffmpeg_or_skip, photo
 from PIL import Image, ImageDraw
-from test_boxes import FITS, SIDES, boxes_of, coco
+from test_boxes import FITS, ORIENTATIONS, boxes_of, coco
 from test_decode import turned
 
 from packer import pack
@@ -80,10 +80,10 @@ def labelled(tmp_path: Path, form: str, scale: int = 1) -> dict[str, Any]:
     mask = Image.new("L", (SIZE[0] * scale, SIZE[1] * scale))
     box = [side * scale for side in BOX]
     ImageDraw.Draw(mask).rectangle((box[0], box[1], box[0] + box[2] - 1, box[1] + box[3] - 1), fill=200)
-    for orientation in SIDES:
+    for orientation in ORIENTATIONS:
         written(tmp_path / "images" / str(orientation), form, orientation, scale)
         mask.save(tmp_path / "masks" / f"{orientation}.png")
-    names: dict[str, Any] = {f"{n}{FORMS[form][0]}": mask.size for n in SIDES}
+    names: dict[str, Any] = {f"{n}{FORMS[form][0]}": mask.size for n in ORIENTATIONS}
     return {
         "boxes": coco(tmp_path / "coco.json", names, [(name, box) for name in names]),
         "masks": tmp_path / "masks",
@@ -102,7 +102,7 @@ def assert_labels_cover_the_picture(out: Path) -> None:
             assert np.abs(np.subtract(boxes[0], [xs.min(), ys.min(), xs.max() + 1, ys.max() + 1])).max() <= 1
     assert len({tuple(boxes[0]) for boxes in found}) > 3
     lines = list(read_json_lines(out / "samples.jsonl"))
-    assert [line.get("exif_orientation", 1) for line in lines] == list(SIDES)
+    assert [line.get("exif_orientation", 1) for line in lines] == list(ORIENTATIONS)
     assert all((line["width"] < line["height"]) == (n >= 5) for n, line in enumerate(lines, start=1))
 
 
@@ -129,7 +129,7 @@ def test_they_turn_when_the_picture_is_requantized(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("orientation", SIDES)
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
 def test_the_header_gives_the_upright_size(form: str, orientation: int, tmp_path: Path) -> None:
     written(tmp_path / "a", form, orientation)
     data = next(tmp_path.glob("a.*")).read_bytes()
