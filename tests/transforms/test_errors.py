@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from augmenting import labelled, many, pictures
@@ -270,18 +269,3 @@ def test_what_is_no_batch_is_reported_where_the_transform_belongs(train: MemmapD
             TypeError, match=r"takes a whole ImageBatch, and was given a \w+: .*transform=.*as_tuple=False"
         ):
             transform(given)
-
-
-@pytest.mark.parametrize("kind", [np.int64, np.float32, torch.tensor])
-def test_numbers_of_numpy_and_torch_are_numbers(kind: Any) -> None:
-    batch = pictures(size=(32, 30))
-    for make in (
-        lambda number: RandomRotation(number(30)),
-        lambda number: RandomAffine(number(5), shear=number(5)),
-        lambda number: Pad(2, fill=number(3)),
-        lambda number: RandomErasing(1.0, value=number(3)),
-    ):
-        assert torch.equal(make(kind)(batch).pixels, make(int)(batch).pixels)
-    whole: Any = np.array([8, 8])
-    assert torch.equal(ScaleJitter(whole)(batch).pixels, ScaleJitter((8, 8))(batch).pixels)
-    assert torch.equal(Pad(whole[0])(batch).pixels, Pad(torch.tensor(8))(batch).pixels)  # type: ignore[arg-type]
