@@ -203,12 +203,15 @@ def test_processes_that_begin_together_pack_once_a_node(
     assert store_bytes(outs[0]) == store_bytes(outs[-1])
 
 
+ROOT = Path(__file__).resolve().parents[2]
 _RANK = """
 import os, signal, sys, time
 from pathlib import Path
 import pixpack
+from sizes import set_sizes
 from torch import distributed
 
+set_sizes()
 images, out, work, is_killed = sys.argv[1:]
 if is_killed == "no":
     distributed.init_process_group("gloo")
@@ -247,7 +250,7 @@ def torchrun(work: Path, *words: object, restarts: int) -> subprocess.CompletedP
     (work / "rank.py").write_text(_RANK)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*launcher, "--max-restarts", str(restarts), str(work / "rank.py"), *map(str, words)]
-    path = os.pathsep.join([str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support"), os.environ.get("PYTHONPATH", "")])
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": path}
     return subprocess.run(command, capture_output=True, text=True, env=variables, timeout=300)
 
