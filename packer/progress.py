@@ -43,6 +43,7 @@ def reports(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Re
 
     @functools.wraps(function)
     def called(*arguments: _Arguments.args, **keywords: _Arguments.kwargs) -> _Result:
+        """Call it while its `progress` listens."""
         progress: OnProgress | None = keywords.get("progress")  # type: ignore[assignment]
         with listening(progress):
             return function(*arguments, **keywords)

@@ -33,6 +33,7 @@ def number(low: float, high: float, expected: str = "", *, kind: type[int] | typ
     """
 
     def check(option: Option, value: Any) -> float:
+        """Return an option's value as a number in range."""
         try:
             found = kind(value) if kind is float or isinstance(value, str) else operator.index(value)
         except (TypeError, ValueError):
@@ -53,6 +54,7 @@ def one_of(*names: str) -> Check:
     """Return a check for one of some names."""
 
     def check(option: Option, value: Any) -> str:
+        """Return an option's value where it is one of the names."""
         if not isinstance(value, str) or value not in names:
             raise OptionsError(f"{option} is {value!r}, expected {', '.join(names[:-1])} or {names[-1]}.")
         return value

@@ -144,6 +144,7 @@ def for_each(call: Callable[[int], None], count: int, size_bytes: int) -> None:
     threads = min(_threads(), count, size_bytes // COMPILED_THREAD_BYTES)
 
     def calls(first: int) -> None:
+        """Call it with each threads-th number."""
         for n in range(first, count, threads):
             call(n)
 

@@ -105,6 +105,7 @@ def torch_thread_limit() -> Callable[[int], None] | None:
         return None
 
     def call(threads: int) -> None:
+        """Set how many threads torch uses for this thread."""
         # torch sets a thread's number when it is first asked for, and not again
         torch.get_num_threads()
         limit(threads)

@@ -39,6 +39,7 @@ def options_of(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
     """Give a command the options of packing that have these names, in the order of `PackOptions`."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        """Add the options, so that --help lists them in their order."""
         for each in reversed(fields(PackOptions)):
             if each.name in names:
                 command = _click_option(each)(command)
@@ -66,6 +67,7 @@ def answers(function: Callable[..., int]) -> Callable[..., int]:
     @_QUIET
     @functools.wraps(function)
     def called(*, as_json: bool, quiet: bool, **words: Any) -> int:
+        """Call the command with its output."""
         return function(output=Output(as_json, quiet), **words)
 
     return called
@@ -75,6 +77,8 @@ def takes_images(*names: str) -> Callable[[Callable[..., int]], Callable[..., in
     """Give a command IMAGES, OUT, -0, the options of packing that have these names, and what `answers` gives."""
 
     def decorate(function: Callable[..., int]) -> Callable[..., int]:
+        """Add the arguments and options to a command."""
+
         @click.argument("images", type=StorePath(), nargs=-1)
         @click.argument("out", type=StorePath())
         @options_of(*names)
@@ -82,6 +86,7 @@ def takes_images(*names: str) -> Callable[[Callable[..., int]], Callable[..., in
         @answers
         @functools.wraps(function)
         def called(*, images: tuple[str, ...], nul: bool, **words: Any) -> int:
+            """Call the command, once the words name IMAGES."""
             if nul and images not in ((), ("-",)):
                 raise click.UsageError(f"{images[0]} and -0 cannot be packed together.")
             if not nul and not images:

@@ -106,6 +106,6 @@ def _identity(folder: Path) -> tuple[int, int]:
 
 
 def _unlisted(folder: Path, error: OSError) -> ScanError:
-    """Say why a folder cannot be listed: left out, it would give the classes behind it other numbers."""
+    """Return the error of a folder that cannot be listed: left out, it would give the classes behind it other numbers."""
     check_system(str(folder), error)
     return ScanError(f"{folder} cannot be listed: {error.strerror}. Allow it, or move that folder away.")

@@ -232,6 +232,7 @@ def _finder(names: list[str], source: Path) -> Callable[[str], list[int]]:
         of_base.setdefault(posixpath.basename(name), []).append(index)
 
     def find(name: str) -> list[int]:
+        """Find the inputs of a path."""
         name = composed(posixpath.normpath(name))
         ends = of_base.get(posixpath.basename(name), [])
         found = [i for i in ends if f"/{spelled[i]}".endswith(f"/{name}") or f"/{name}".endswith(f"/{spelled[i]}")]

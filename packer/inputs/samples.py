@@ -205,6 +205,7 @@ class Inputs:
         """Return these samples, in this order; below: so many characters are cut from the beginning of each path."""
 
         def moved(column: Column) -> Column:
+            """Put the rows of a column into this order; one without values stays so."""
             return column.chosen(order if column.values else ())
 
         return replace(

@@ -261,23 +261,23 @@ def _made(job: _Job, paths: list[str], workers: int) -> Iterator[dict[str, Any]]
     waiting = paths[::-1]
     while waiting:
         with ProcessPoolExecutor(min(workers, len(waiting)), start_context(), begin_worker) as pool:
-            begun: dict[Any, str] = {}
+            pending: dict[Any, str] = {}
             try:
-                while waiting or begun:
-                    while waiting and len(begun) < workers * _AHEAD:
+                while waiting or pending:
+                    while waiting and len(pending) < workers * _AHEAD:
                         path = waiting.pop()
-                        begun[pool.submit(job.make, path)] = path
-                    first = next(iter(begun))
+                        pending[pool.submit(job.make, path)] = path
+                    first = next(iter(pending))
                     line = first.result()
-                    del begun[first]
+                    del pending[first]
                     yield line
             except BrokenProcessPool:
                 pass
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
-        # which of those that were begun it was, each shows in a process of its own
-        for path in begun.values():
+        # each of those that were pending shows in a process of its own whether it was that one
+        for path in pending.values():
             yield _made_alone(job, path)
 
 

@@ -148,7 +148,7 @@ def pull(url: str, out: str | os.PathLike[str], *, progress: OnBytes | None = No
         return copy.report
     digests = {split: manifest.digest for split, (manifest, _) in parsed.items()}
     header = Header(images=(copy.report.url,), options=digests, command=PULL)
-    # an empty journal: a pull, or anything else, that has begun and kept nothing
+    # an empty journal: a pull, or anything else, that was interrupted before it kept anything
     if to.unfinished and header_of(to.stage) not in (None, header):
         raise OptionsError(f"Choose another OUT: {unfinished_message(to.stage)}")
     made = {"", *contents}  # of splits too the journal is that of all
@@ -258,9 +258,11 @@ class _Copy:
                 return crc32
 
             def there(start: int, stop: int) -> bytes:
+                """Read bytes that an interrupted pull left."""
                 return os.pread(file.fileno(), stop - start, start)
 
             def brought(start: int, stop: int) -> bytes:
+                """Fetch bytes and write them to their place; returns them."""
                 data: bytes = self.ask(self.files.cat_file, name, start=start, end=stop) or b""
                 if len(data) != stop - start:
                     raise self._damaged(name)
@@ -268,6 +270,7 @@ class _Copy:
                 return data
 
             def piece(start: int, stop: int, crc32: int | None) -> tuple[int, bool]:
+                """Have one piece here; returns its bytes, and whether they were fetched."""
                 if crc32 is not None and crc_of(start, stop, there) == crc32:
                     return stop - start, False
                 if crc_of(start, stop, brought) != crc32 and crc32 is not None:

@@ -94,6 +94,7 @@ def verify(out: str | os.PathLike[str], *, progress: Callable[[int, int], None] 
         before = sum(report.checked_bytes for report in reports.values())
 
         def report_done(done: int, before: int = before) -> None:
+            """Report the bytes done of this store on top of those of the stores before it."""
             if progress is not None:
                 progress(before + done, total)
 

@@ -107,6 +107,7 @@ def entered(
         return source
 
     def on_device(*arguments: _P.args, **named: _P.kwargs) -> Generator[_T, None, None]:
+        """Make the groups with this device current."""
         cuda.set_device(device)
         yield from source(*arguments, **named)
 

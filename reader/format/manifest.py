@@ -373,6 +373,7 @@ def _is_shape(value: Json) -> bool:
 
 def _mask_values(head: Mapping[str, Any]) -> tuple[int, ...]:
     def is_rising(value: Json) -> bool:
+        """Whether this is a list of rising bytes."""
         is_of_bytes = type(value) is list and all(type(each) is int and 0 <= each <= 255 for each in value)
         return is_of_bytes and value == sorted({*value})
 
@@ -381,6 +382,7 @@ def _mask_values(head: Mapping[str, Any]) -> tuple[int, ...]:
 
 def _numbers(head: Mapping[str, Any], name: str) -> tuple[float, ...]:
     def are_numbers(value: Json) -> bool:
+        """Whether this is a list of a finite number a channel."""
         return type(value) is list and len(value) == head["channels"] and all(map(is_number, value))
 
     expected = f"{head['channels']} finite numbers"

@@ -60,6 +60,7 @@ def texts(what: str, entries: Json, name: str) -> tuple[str, ...]:
     """Return a list of texts."""
 
     def are_texts(value: Json) -> bool:
+        """Whether this is a list of texts."""
         return type(value) is list and all(type(each) is str for each in value)
 
     return tuple(value_in(what, entries, name, are_texts, "a list of texts"))

@@ -31,8 +31,7 @@ from reader.transforms.random import integer
 
 # Smaller batches are gathered and queued in groups of this size: what each costs besides its copy, Python and thread
 # switching, is more than the copy of 8 rows of 224 x 224. Epochs in batches of 8 such rows reach 26, 47, 51 and 63 thousand
-# images/s in groups of 1, 4, 8 and 16 MiB, and their first batch comes after 2, 6, 8 and 11 ms (medians of 3 runs in turns
-# of bench_read.py).
+# images/s in groups of 1, 4, 8 and 16 MiB, and their first batch comes after 2, 6, 8 and 11 ms (medians of 3 runs in turns).
 BATCH_GROUP_BYTES = 8 << 20
 # A group is queued when all of it is ready: smaller if batches are first transformed on the CPU or sent to a device.
 TRANSFORMED_GROUP_BYTES = 1 << 20

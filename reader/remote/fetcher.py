@@ -159,6 +159,7 @@ class Fetcher:
             return
 
         def checked() -> Iterator[memoryview]:
+            """Yield the file piece by piece; raises StoreError behind the last one where the digest is another."""
             digest = hashlib.sha256()
             for start in range(0, entry.size_bytes, _PIECE_BYTES):
                 data = self._get(name, start, min(start + _PIECE_BYTES, entry.size_bytes))

@@ -234,6 +234,7 @@ def distinct(transforms: Sequence[Transform]) -> list[Transform]:
     seen = set[tuple[type, int]]()
 
     def apart(transform: Any) -> Any:
+        """Copy a transform and what is in it, with a seed that no other of its kind has."""
         if not isinstance(transform, Described):
             return transform
         copied: Any = copy.copy(transform)

@@ -202,6 +202,7 @@ class MixUp(_OfTwo):
         share = self.share(batch)
 
         def mixed(pixels: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+            """Mix pixels with those of the rows before them."""
             return others.float().lerp(pixels.float(), share[0, 0].float()).round().to(torch.uint8)
 
         result = replaced(

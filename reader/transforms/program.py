@@ -112,6 +112,7 @@ class Program:
             )
 
         def change(n: int, image: torch.Tensor) -> torch.Tensor:
+            """Run the steps of one image."""
             return Program(kinds[n : n + 1], numbers[n : n + 1]).run(image[None])[0]
 
         return by_image(batch, change)
