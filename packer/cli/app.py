@@ -125,7 +125,8 @@ def run(arguments: list[str] | None = None) -> int:
             click.echo(message, err=True)
             return EXIT_USAGE
         command = e.ctx.command_path if e.ctx else f"pack {words[0] if words[0] in cli.commands else 'build'}"
-        return fail(f"{message.removesuffix('.')}. See: {command} --help", EXIT_USAGE)
+        sentence = message if message.endswith("?") else f"{message.removesuffix('.')}."
+        return fail(f"{sentence} See: {command} --help", EXIT_USAGE)
     except (click.Abort, KeyboardInterrupt, Terminated) as e:
         return ended(e, to_continue)
     except BrokenPipeError:
