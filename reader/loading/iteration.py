@@ -53,7 +53,12 @@ class Iteration(Generic[Given]):
             arguments = (source, self._ready, self._stopped)
             self._feeder = threading.Thread(target=_feed, args=arguments, name="pixpack-feeder")
             weakref.finalize(self, self._stopped.set)
-            self._feeder.start()
+            try:
+                self._feeder.start()
+            except BaseException:
+                # Ctrl-C: a thread that begins only as the interpreter ends would abort it in torch's code
+                self._stopped.set()
+                raise
 
     def __iter__(self) -> Iteration[Given]:
         return self
@@ -123,6 +128,8 @@ class Iteration(Generic[Given]):
 
 def _feed(source: Generator[Group, None, None], ready: queue.Queue[Any], stopped: threading.Event) -> None:
     """Put the groups of a source, then its error or the end, until nobody wants more."""
+    if stopped.is_set():
+        return
     last: BaseException = StopIteration()
     try:
         for group in source:
