@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from timeit import timeit
 from typing import Any
 
 import numpy as np
@@ -244,7 +245,7 @@ def workers(lab: Lab) -> Iterator[Way]:
         for factor in (2, 4, 16):
             kept: dict[str, Any] = {"num_workers": number, "prefetch_factor": factor, "persistent_workers": True}
             theirs = DataLoader(data, size, shuffle=True, **kept)
-            yield Way(f"{number} workers, prefetch {factor}", lambda loader=theirs: drain(loader), rows)
+            yield Way(f"{number} workers, prefetch {factor}", partial(drain, theirs), rows)
 
 
 @bench(
@@ -310,7 +311,7 @@ def read(lab: Lab) -> Iterator[Way]:
     for name, shuffle in {"full shuffle": "full", "block order": "block", "in order": False}.items():
         loader = lab.stack.enter_context(pixpack.MemmapLoader(data, size, shuffle=shuffle))
         require_epoch(loader, data, name)
-        yield Way(f"MemmapLoader, {name}", lambda loader=loader: drain(loader), rows)
+        yield Way(f"MemmapLoader, {name}", partial(drain, loader), rows)
     mapped = torch.from_file(str(_pixel_file(data)), False, pixels.size, dtype=torch.uint8).view(pixels.shape)
     pieces = order.split(size)
     require(np.array_equal(mapped[pieces[0]].numpy(), pixels[pieces[0].numpy()]), "the mapped file has other rows.")
@@ -319,7 +320,7 @@ def read(lab: Lab) -> Iterator[Way]:
     for number in (0, 2):
         kept: dict[str, Any] = {"num_workers": number, "persistent_workers": number > 0, "collate_fn": as_it_is}
         theirs = DataLoader(MappedRows(data), size, shuffle=True, **kept)
-        yield Way(f"DataLoader over a numpy memmap, {number} workers", lambda loader=theirs: drain(loader), rows)
+        yield Way(f"DataLoader over a numpy memmap, {number} workers", partial(drain, theirs), rows)
 
 
 @bench("How near does MemmapLoader come to the disk, when nothing of the store is in memory?", "images/s", rounds=3)
@@ -403,16 +404,16 @@ def imagefolder(lab: Lab) -> Iterator[Way]:
     folder = partial(found.datasets.ImageFolder, str(images))
 
     def loader_of(data: Any, shuffle: bool, workers: int) -> DataLoader:
-        pinned = torch.cuda.is_available()
-        return DataLoader(data, batch, shuffle, num_workers=workers, persistent_workers=True, pin_memory=pinned)
+        pin = torch.cuda.is_available()
+        return DataLoader(data, batch, shuffle, num_workers=workers, persistent_workers=True, pin_memory=pin)
 
     training = partial(loader_of, folder(recipe), True)
     workers = _fastest(training, lab, count)
     theirs = {"training": training(workers), "validation": loader_of(folder(cut), False, workers)}
     train, val = (pixpack.MemmapDataset(lab.work / kind) for kind in ("train", "val"))
-    random_crops = Compose([RandomResizedCrop(size), RandomHorizontalFlip()])
+    crops = Compose([RandomResizedCrop(size), RandomHorizontalFlip()])
     ours = {
-        "training": pixpack.MemmapLoader(train, batch, shuffle="full", transform=random_crops),
+        "training": pixpack.MemmapLoader(train, batch, shuffle="full", transform=crops),
         "validation": pixpack.MemmapLoader(val, batch),
     }
     (images_here, targets), (images_there, expected) = (next(iter(each["validation"])) for each in (ours, theirs))
@@ -426,13 +427,13 @@ def imagefolder(lab: Lab) -> Iterator[Way]:
         require_epoch(ours[kind], train, f"pixpack, {kind}")
         base = f"{kind}: ImageFolder, DataLoader of {workers} workers"
         for name, batches in {base: loader, f"{kind}: pixpack": ours[kind]}.items():
-            started = time.perf_counter()
-            drain(batches)
-            seconds[name] = time.perf_counter() - started
-            yield Way(name, lambda batches=batches: drain(batches), count, base=base)
+            seconds[name] = timeit(partial(drain, batches), number=1)
+            yield Way(name, partial(drain, batches), count, base=base)
     gain = seconds[base := next(iter(seconds))] - seconds["training: pixpack"]
-    as_pil = loader_of(pixpack.MemmapDataset(train.path, transform=recipe, as_pil=True), True, workers)
-    yield Way("the recipe by as_pil, the same DataLoader", lambda: drain(as_pil), count, base=base)
+    on_tensors = v2.Compose(recipe.transforms[:2])
+    for kind, transform in {"as_pil": recipe, "tensors": on_tensors}.items():
+        rows = loader_of(pixpack.MemmapDataset(train.path, transform, as_pil=transform is recipe), True, workers)
+        yield Way(f"the recipe by {kind}, the same DataLoader", partial(drain, rows), count, base=base)
     source = sum(path.stat().st_size for path in images.rglob("*.jpg"))
     lab.notes.append(f"{count:,} photographs of {source / count / 1000:.0f} kB, batches of {batch} on the CPU.")
     lab.notes.append(
@@ -449,9 +450,7 @@ def _fastest(loader_of: Callable[[int], DataLoader], lab: Lab, count: int) -> in
         say(f"imagefolder: trying {workers} workers")
         loader = loader_of(workers)
         drain(loader)  # starts the workers, and reads the files
-        started = time.perf_counter()
-        drain(loader)
-        rates[workers] = count / (time.perf_counter() - started)
+        rates[workers] = count / timeit(partial(drain, loader), number=1)
     tried = ", ".join(f"{workers}: {rate:,.0f}" for workers, rate in rates.items())
     lab.notes.append(f"DataLoader workers tried, images/s: {tried}.")
     return max(rates, key=lambda workers: rates[workers])
