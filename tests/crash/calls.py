@@ -29,8 +29,7 @@ class Call:
     """One call that changed a file, or tried to.
 
     offset: where data begins; of ftruncate and fallocate, the size asked for. result: -1 where it failed (of fallocate: an
-    errno). is_spoiled: the shim made it fail or come back short. Of name "mapped" it is no call: a program stored data in a
-    shared mapping; "punch": fallocate that makes a hole, data: its zeros.
+    errno). is_spoiled: the shim made it fail or come back short. Name "punch": fallocate that makes a hole, data: its zeros.
     """
 
     name: str
@@ -63,7 +62,7 @@ class Shim:
 
         Args:
             at: spoil the n-th call that counts; 0: none.
-            do: "die", "die alone", "stop", "short" or an errno.
+            do: "die", "stop", "short" or an errno.
             names: the calls that count, such as "write,fsync"; "": all that change files.
             seconds: kill the group then.
         """
@@ -76,23 +75,20 @@ class Shim:
         return process.returncode, errors
 
     def start(self, command: Sequence[str], *, at: int = 0, do: str = "", names: str = "") -> subprocess.Popen[str]:
-        """Start a command in a process group of its own."""
+        """Start a command in a process group of its own, and begin a new record."""
+        self._state.write_bytes(bytes(_STATE_BYTES))
+        self._log.unlink(missing_ok=True)
+        variables = {"LD_PRELOAD": str(self._library), "CALLS_STATE": str(self._state), "CALLS_ROOT": str(self._root)}
+        variables |= {"CALLS_LOG": str(self._log), "CALLS_DO": do, "CALLS_AT": str(at)}
+        variables |= {"CALLS_NAMES": f",{names},"} if names else {}
         return subprocess.Popen(
             command,
-            env=os.environ | self.variables(at=at, do=do, names=names),
+            env=os.environ | variables,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
-
-    def variables(self, *, at: int = 0, do: str = "", names: str = "") -> dict[str, str]:
-        """Return the environment of a program that begins a new record, with arguments as those of `run`."""
-        self._state.write_bytes(bytes(_STATE_BYTES))
-        self._log.unlink(missing_ok=True)
-        variables = {"LD_PRELOAD": str(self._library), "CALLS_STATE": str(self._state), "CALLS_ROOT": str(self._root)}
-        variables |= {"CALLS_LOG": str(self._log), "CALLS_DO": do, "CALLS_AT": str(at)}
-        return variables | ({"CALLS_NAMES": f",{names},"} if names else {})
 
     def calls(self) -> list[Call]:
         """Read what the last run did below root, in order."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,9 +16,6 @@ from tests.crash.calls import Call
 
 # what a disk writes whole or not at all
 _SECTOR_BYTES = 512
-
-# of a file, those before which a disk may have last written it
-_LAST_CHANGES = 4
 
 Tree = dict[str, "Tree | bytes"]
 
@@ -74,28 +71,9 @@ class Disk:
         share = draw.random()
         return self._left(lambda change: draw.random() < share, lambda file: _some_sectors(file.versions, draw))
 
-    def apart(self) -> Iterator[Tree]:
-        """Yield every change of names, with one file at a time newer or older than all others.
-
-        Newer: of the others only what was synced. Older: as synced or as before its last changes, the others newest.
-        """
-        for one in self._unsynced():
-            yield self._left(lambda change: True, lambda file, one=one: file.versions[-1 if file is one else 0])
-            for old in [one.versions[0], *one.versions[-_LAST_CHANGES - 1 : -1]]:
-                yield self._left(
-                    lambda change: True, lambda file, one=one, old=old: old if file is one else file.versions[-1]
-                )
-
     def everything(self) -> Tree:
         """Return what programs see."""
         return self._left(lambda change: True, lambda file: file.versions[-1])
-
-    def _unsynced(self) -> list[_File]:
-        found, folders = list[_File](), [self._root]
-        for folder in folders:  # grows meanwhile
-            folders += [node for node in folder.names.values() if isinstance(node, _Folder)]
-            found += [node for node in folder.names.values() if isinstance(node, _File) and len(node.versions) > 1]
-        return found
 
     # -- calls
 
@@ -192,14 +170,12 @@ _ACTIONS: dict[str, Callable[[Disk, Call], None]] = {
     "link": Disk._link,
     "write": Disk._write,
     "pwrite": Disk._write,
-    "mapped": Disk._write,
     "punch": Disk._write,
     "ftruncate": Disk._resize,
     "truncate": Disk._resize,
     "fallocate": Disk._resize,
     "fsync": Disk._sync,
     "fdatasync": Disk._sync,
-    "msync": Disk._sync,
 }
 
 

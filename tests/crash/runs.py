@@ -1,4 +1,4 @@
-"""The commands that change files as one table, each on a folder that stands for a disk, which holds OUT alone.
+"""What changes files as one table, commands and a reader with a cache; each on a folder that stands for a disk and holds OUT.
 
 Knows how to bring a disk to where such a run starts, what may be left of it, and how to continue after an accident.
 """
@@ -6,6 +6,7 @@ Knows how to bring a disk to where such a run starts, what may be left of it, an
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import shutil
 import sys
@@ -20,6 +21,7 @@ from PIL import Image
 
 from packer import pack
 from packer.cli.app import run as run_command
+from reader import MemmapDataset
 from reader.format.manifest import MANIFEST
 
 _OUT = "out"
@@ -35,7 +37,7 @@ class Kind:
 
     is_torn: it was interrupted before, within a line of its journal. is_changed: an image is replaced in between. is_copy: of
     stores, not of images; the line again needs --overwrite. is_filled: files come to where they stay, the manifest last.
-    is_inside: OUT is a folder before. is_files: it makes files, no store.
+    is_inside: OUT is a folder before. is_files: it makes files, no store. is_cache: no command, a reader with OUT as its cache.
     """
 
     line: str
@@ -46,6 +48,7 @@ class Kind:
     is_filled: bool = False
     is_inside: bool = False
     is_files: bool = False
+    is_cache: bool = False
 
 
 KINDS = {
@@ -69,9 +72,12 @@ KINDS = {
     "push": Kind("push {work}/a file://{out}", is_filled=True),
     "repush": Kind("push {work}/a file://{out} --overwrite", ("push {work}/b file://{out}",), is_filled=True),
     "requantize": Kind("requantize {work}/images {out} -q 5 --workers 2 --max-rejects 50%", is_files=True),
+    "cache": Kind("file://{work}/a {out}", is_cache=True),
 }
+COMMANDS = [name for name, kind in KINDS.items() if not kind.is_cache]
 # push syncs nothing: what is at a URL is whole when the command ends, not when the power goes
 SYNCED = [name for name in KINDS if "push" not in name]
+_READ = "import sys; from reader import MemmapDataset; MemmapDataset(sys.argv[1], cache=sys.argv[2])[:]"
 
 
 class Run:
@@ -111,7 +117,8 @@ class Run:
 
     def command(self) -> list[str]:
         """Return the words of the command."""
-        return [sys.executable, sizes.__file__, *self._words(self.kind.line)]
+        program = ["-c", _READ] if self.kind.is_cache else [sizes.__file__]
+        return [sys.executable, *program, *self._words(self.kind.line)]
 
     def lay_out(self) -> None:
         """Bring the disk to where the run starts."""
@@ -121,10 +128,10 @@ class Run:
     def problem(self, found: Mapping[str, bytes]) -> str:
         """Return what is wrong with the files of a disk on which the run has ended early; "": nothing.
 
-        OUT is what it was before, or finished, or not there.
+        OUT is what it was before, or finished, or not there. A cache may hold anything that the next reader repairs.
         """
         seen, before, after = (self._seen(content) for content in (found, self.before, self.after))
-        if seen in (before, after):
+        if self.kind.is_cache or seen in (before, after):
             return ""
         if self.kind.is_filled:
             return "what is unfinished has its manifest" if MANIFEST in seen else ""
@@ -163,9 +170,15 @@ class Run:
         }
 
     def _words(self, line: str) -> list[str]:
-        return f"{line} --quiet".format(work=self._inputs, out=self.out).split()
+        return (line if self.kind.is_cache else f"{line} --quiet").format(work=self._inputs, out=self.out).split()
 
     def _do(self, line: str) -> None:
+        if self.kind.is_cache:
+            url, cache = self._words(line)
+            MemmapDataset(url, cache=cache)[:]
+            # a fetcher ends with its dataset
+            gc.collect()
+            return
         errors = io.StringIO()
         with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
             code = run_command(self._words(line))
