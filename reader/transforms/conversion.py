@@ -1,6 +1,6 @@
-"""Recipes written for torchvision, v1 or v2, as transforms of batches: a table from its classes to ours.
+"""Recipes written for torchvision, v1 or v2, as transforms of batches: a table from its classes to ours, and from some of timm's.
 
-Imports no torchvision: it looks at the names of classes, and at what their objects hold.
+Imports neither: it looks at the names of classes, and at what their objects hold.
 """
 
 from __future__ import annotations
@@ -30,8 +30,14 @@ _BY_DATALOADER = (
     " DataLoader(MemmapDataset(path, transform=recipe, as_pil=True), batch_size, num_workers=8)."
 )
 # Rows are tensors already, boxes are x0, y0, x1, y1 and clipped at each step.
-_CHANGE_NOTHING = ("ClampBoundingBoxes", "PILToTensor", "ToImage", "ToPureTensor")
-_MAKE_FLOATS = ("ConvertImageDtype", "ToDtype", "ToTensor")
+_CHANGE_NOTHING = (
+    "ClampBoundingBoxes",
+    "PILToTensor",
+    "ToImage",
+    "ToPureTensor",
+    "timm.data.transforms.MaybePILToTensor",
+)
+_MAKE_FLOATS = ("ConvertImageDtype", "ToDtype", "ToTensor", "timm.data.transforms.MaybeToTensor")
 
 
 @dataclass(frozen=True)
@@ -97,11 +103,14 @@ _MOVES: dict[str, Callable[[Any, _Pixels], Transform]] = {
     "RandomVerticalFlip": lambda t, _: random_crops.RandomVerticalFlip(t.p),
     "Resize": lambda t, _: resize.Resize(_antialiased(t).size, t.interpolation, t.max_size),
     "ScaleJitter": lambda t, _: detection.ScaleJitter(_antialiased(t).target_size, t.scale_range, t.interpolation),
+    "timm.data.transforms.RandomResizedCropAndInterpolation": lambda t, _: random_crops.RandomResizedCrop(
+        t.size, t.scale, t.ratio, t.interpolation
+    ),
 }
 
 
 def from_torchvision(transform: object) -> Compose:
-    """Make transforms of batches of a recipe that was written for torchvision, v1 or v2.
+    """Make transforms of batches of a recipe that was written for torchvision, v1 or v2, or made by timm's create_transform.
 
     Steps become those of the same names and distributions; each image draws for itself, but other numbers than torchvision would.
     Conversions change nothing here: rows are uint8 tensors, and what makes floats of them is one Normalize at the end. Pixels
@@ -116,7 +125,7 @@ def from_torchvision(transform: object) -> Compose:
     """
     pixels, made = _Pixels(), list[Transform]()
     for step in _steps_of(transform):
-        name = type(step).__name__
+        name = _name_of(step)
         if name in _MAKE_FLOATS:
             pixels = _with_floats(step, pixels)
         elif name == "Normalize" and pixels.dtype is not None and pixels == _Pixels(pixels.dtype):
@@ -128,22 +137,23 @@ def from_torchvision(transform: object) -> Compose:
     return Compose(made)
 
 
-def _is_torchvisions(step: object) -> bool:
-    return type(step).__module__.startswith("torchvision.transforms.")
+def _name_of(step: object) -> str:
+    """Return the name of a class of torchvision's; before that of another stands its module."""
+    kind = type(step)
+    is_torchvisions = kind.__module__.startswith("torchvision.transforms.")
+    return kind.__name__ if is_torchvisions else f"{kind.__module__}.{kind.__name__}"
 
 
 def _steps_of(transform: Any) -> list[Any]:
     """Return the steps of a recipe, of recipes within it too."""
-    if isinstance(transform, torch.nn.Sequential) or (
-        type(transform).__name__ == "Compose" and _is_torchvisions(transform)
-    ):
+    if isinstance(transform, torch.nn.Sequential) or _name_of(transform) == "Compose":
         within = transform if isinstance(transform, torch.nn.Sequential) else transform.transforms
         return [step for each in within for step in _steps_of(each)]
     return [transform]
 
 
 def _changes_nothing(step: Any) -> bool:
-    name = type(step).__name__
+    name = _name_of(step)
     if name == "ConvertBoundingBoxFormat":
         return str(getattr(step.format, "value", step.format)).upper() == "XYXY"
     return name in _CHANGE_NOTHING
@@ -161,26 +171,27 @@ def _with_floats(step: Any, pixels: _Pixels) -> _Pixels:
 
 def _converted(step: Any, pixels: _Pixels) -> Transform:
     """Return the transform of batches of a step."""
-    name = type(step).__name__
-    if _is_torchvisions(step) and name == "RandomApply":
+    name = _name_of(step)
+    if name == "RandomApply":
         within = [_converted(each, pixels) for inner in step.transforms for each in _steps_of(inner)]
         return RandomApply(within, step.p)
-    make = _MOVES.get(name) or (_COLORS.get(name) if pixels.dtype is None else None)
-    if not _is_torchvisions(step) or make is None:
-        where = " of floats" if name in _COLORS and pixels.dtype is not None else ""
+    makers = _MOVES | _COLORS if pixels.dtype is None else _MOVES
+    if name not in makers:
+        where = " of floats" if name in _COLORS else ""
         called = getattr(step, "__name__", name)
         raise TypeError(f"the step {called}{where} has no transform of batches. {_BY_DATALOADER}")
     if name == "CenterCrop" and pixels not in (_Pixels(), _Pixels(pixels.dtype)):
         raise TypeError("CenterCrop behind Normalize fills smaller images with 0. Let it come before Normalize.")
-    return make(step, pixels)
+    try:
+        return makers[name](step, pixels)
+    except ValueError as e:
+        raise ValueError(f"the step {name}: {e} {_BY_DATALOADER}") from None
 
 
 def _antialiased(step: Any) -> Any:
     """Return a step; raises ValueError where it would resize without antialiasing."""
     if step.antialias is not True:
-        raise ValueError(
-            f"{type(step).__name__} has antialias={step.antialias}, and here all is antialiased. {_BY_DATALOADER}"
-        )
+        raise ValueError(f"it has antialias={step.antialias}, and here all is antialiased.")
     return step
 
 
