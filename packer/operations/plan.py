@@ -11,7 +11,7 @@ from packer.errors import OptionsError, PackError
 from packer.inputs.scan import scan
 from packer.option_names import Option
 from packer.options import PackOptions
-from packer.packing.image_sizes import count_sizes, pixel_bytes
+from packer.packing.image_sizes import count_sizes, stored_bytes
 from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
 from packer.progress import reports
@@ -40,7 +40,7 @@ class SizePlan:
         images: whose header was read.
         unreadable: inputs without a readable header.
         sizes: upright (width, height, images), most frequent first.
-        choices: options of each way to pack -> bytes of its pixels, uncompressed.
+        choices: options of each way to pack -> bytes of its files of pixels, uncompressed.
         chosen: the options that were asked for, else "--fit none --max-size 512"; a key of choices.
     """
 
@@ -92,7 +92,8 @@ def plan(
         unreadable=total - counts.total(),
         sizes=sorted(((w, h, n) for (h, w), n in counts.items()), key=lambda size: (-size[2], size)),
         choices={
-            options: pixel_bytes(counts, RowLayout(geometry, channels)) for options, geometry in (_WAYS | asked).items()
+            options: sum(stored_bytes(counts, RowLayout(geometry, channels)) for counts in found.values())
+            for options, geometry in (_WAYS | asked).items()
         },
         chosen=next(iter(asked), _USUAL),
     )

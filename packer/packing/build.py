@@ -18,7 +18,7 @@ from packer.errors import EngineError, PackError, SourceError, UnreadableError
 from packer.inputs.samples import Inputs
 from packer.option_names import OVERWRITE, Option
 from packer.options import PackOptions, RowOptions
-from packer.packing.image_sizes import count_sizes, pixel_bytes
+from packer.packing.image_sizes import count_sizes, stored_bytes
 from packer.packing.request import Committed, header_difference, journal_header, read_committed
 from packer.pixels.geometry import Geometry
 from packer.progress import notify
@@ -96,7 +96,7 @@ class Build:
             self._block_inputs = block_inputs(count, layout.size_bytes(1))
             return
         sizes = count_sizes({self._split: self._inputs}, self._options)[self._split]
-        unpacked_bytes = layout.file_bytes(pixel_bytes(sizes, layout))
+        unpacked_bytes = stored_bytes(sizes, layout)
         self._block_inputs = block_inputs(count, max(1, unpacked_bytes // count))
         self._sizes[PIXELS] = layout.expected_bytes(unpacked_bytes)
 

@@ -100,13 +100,13 @@ def common_size(parts: dict[str, Inputs], options: PackOptions) -> tuple[int, in
     return PackOptions(size=(height, width)).sides or (height, width)
 
 
-def pixel_bytes(sizes: SizeCounts, layout: RowLayout) -> int:
-    """Return how many bytes the rows of images of these sizes take, with the masks behind them, if any."""
+def stored_bytes(sizes: SizeCounts, layout: RowLayout) -> int:
+    """Return the size of the file of rows of images of these sizes, uncompressed, with the masks behind them, if any."""
     geometry, area = layout.geometry, 0
     for (height, width), count in sizes.items():
         new_width, new_height = geometry.row_size(geometry.resized(width, height))
         area += count * new_width * new_height
-    return area * layout.pixel_bytes
+    return layout.file_bytes(area * layout.pixel_bytes)
 
 
 def sources_of(inputs: Inputs, start: int, stop: int) -> list[Readable]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import subprocess
 import sys
@@ -11,10 +10,9 @@ from pathlib import Path
 import pytest
 from conftest import Feed, photo
 
-from packer import OptionsError, PackError, pack
+from packer import OptionsError, PackError
 from packer.cli.app import run
 from packer.operations.plan import plan
-from reader.format.manifest import PIXELS, read_manifest
 
 
 @pytest.fixture
@@ -26,16 +24,6 @@ def mixed(tmp_path: Path) -> Path:
         photo(*size, n).save(folder / f"{n:02}.jpg")
     (folder / "broken.jpg").write_bytes(b"no image")
     return folder
-
-
-def test_a_plan_reports_the_bytes_that_packing_takes(mixed: Path, tmp_path: Path) -> None:
-    found = plan(mixed, fit="none", max_size=96, workers=1)
-    assert (found.images, found.unreadable) == (30, 1)
-    assert found.sizes == [(60, 60, 10), (75, 100, 10), (100, 75, 10)]
-    pack(mixed, tmp_path / "out", fit="none", max_size=96, max_rejects=1)
-    stored = read_manifest(tmp_path / "out").files[PIXELS].size_bytes
-    assert 0 <= stored - found.choices["--fit none --max-size 96"] < 4096
-    assert found.choices["--size 256"] == 30 * 256 * 256 * 3
 
 
 def test_the_command_prints_a_plan_whose_last_line_packs(
@@ -51,22 +39,6 @@ def test_the_command_prints_a_plan_whose_last_line_packs(
     capsys.readouterr()
     assert run(["plan", str(mixed), "--channels", "gray"]) == 0
     assert capsys.readouterr().out.endswith(" --channels gray\n")
-
-
-@pytest.mark.parametrize(
-    "options", ["--size 60", "--size 48x60 --fit pad", "--fit none --max-size short:60", "--fit none"]
-)
-def test_a_plan_is_of_the_size_that_is_asked_for(
-    mixed: Path, options: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["plan", str(mixed), *options.split()]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == f"to pack this way: pack {mixed} OUT {options}"
-    assert run(["plan", str(mixed), *options.split(), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert run(["build", str(mixed), str(tmp_path / "out"), *options.split(), "--max-rejects", "1"]) == 0
-    stored = read_manifest(tmp_path / "out").files[PIXELS].size_bytes
-    assert 0 <= stored - found["choices"][found["chosen"]] < 4096
-    assert found["chosen"] == options
 
 
 @pytest.mark.parametrize(
