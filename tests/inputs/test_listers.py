@@ -152,22 +152,6 @@ def test_classes_and_splits_are_those_of_the_folder(lister: Lister, tree: str, t
 
 
 @every_lister
-def test_the_store_is_that_of_the_folder(lister: Lister, tmp_path: Path, feed: Feed) -> None:
-    images = make_tree(tmp_path / "images", classes=2, each=3)
-    touch(images, "README.md", "class0/@eaDir/a.jpg")
-    (images / "class0/bad.jpg").write_bytes(b"no image")
-    (tmp_path / "elsewhere").mkdir()
-    pack(images, tmp_path / "folder", size=16, max_rejects=1)
-    what, options = lister(images, tmp_path / "elsewhere", feed)
-    pack(what, tmp_path / "out", size=16, max_rejects=1, **options)
-    one, other = (MemmapDataset(tmp_path / name) for name in ("folder", "out"))
-    assert (one.classes, one.targets) == (other.classes, other.targets)
-    assert one.numpy().tobytes() == other.numpy().tobytes()
-    names = [[Path(path).name for path, _ in data.samples] for data in (one, other)]
-    assert names[0] == names[1]
-
-
-@every_lister
 @pytest.mark.parametrize(
     "names",
     [

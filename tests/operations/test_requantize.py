@@ -12,7 +12,6 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-import numpy as np
 import pytest
 from children import Child
 from conftest import ffmpeg_or_skip, make_splits, make_tree, photo, store_bytes
@@ -50,23 +49,6 @@ def mixed(tmp_path: Path) -> Path:
     (root / "class2/cut.jpg").write_bytes(intact[: len(intact) // 2])
     (root / "class2/notes.txt").write_text("not an image")
     return root
-
-
-def test_both_ways_give_the_same_pixels(mixed: Path, tmp_path: Path) -> None:
-    # rows so small that DCT scaling would be used
-    tree = requantize(mixed, tmp_path / "tree", quality=6)
-    two = pack(tmp_path / "tree", tmp_path / "two", size=20, exact=True)
-    one = pack(mixed, tmp_path / "one", size=20, requantize=6)
-    first, second = MemmapDataset(tmp_path / "one", as_tuple=False), MemmapDataset(tmp_path / "two", as_tuple=False)
-    assert (tree.requantized, tree.kept, tree.rejected) == (17, 2, 1)
-    assert (one.rows, one.rejected, two.rows, two.rejected) == (19, 1, 19, 0)
-    stems = [[os.path.splitext(path)[0] for path, _ in store.samples] for store in (first, second)]
-    assert stems[0] == stems[1]
-    assert np.array_equal(first.numpy(), second.numpy())
-    assert first.targets == second.targets
-    plain = pack(mixed, tmp_path / "plain", size=20, exact=True)
-    assert plain.rows == 19
-    assert not np.array_equal(first.numpy(), MemmapDataset(tmp_path / "plain").numpy())
 
 
 def test_the_store_says_what_was_requantized_and_by_what(mixed: Path, tmp_path: Path) -> None:

@@ -1,0 +1,106 @@
+"""What images come from changes their names alone: a list, a table, a tar, a zip, a URL, a dataset, a requantized tree."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Feed, ffmpeg_or_skip, store_bytes, torchvision_or_skip
+from kinds import BROKEN, KINDS, SAMPLES, MakeInputs, MakeStore, spread, stores_of
+from PIL import Image
+from test_listers import LISTERS
+
+from packer import pack, pack_dataset, plan, requantize
+
+FOLDERS = ["crop", "own-sizes", "jpeg-pad", "shuffled", "labels-own-sizes", "splits"]
+# what is in front of the paths of an archive
+ARCHIVES = {"tar": "i.tar/", "zip": "i.zip/", "wrapped": "i.zip/my photos/"}
+PLANNED = ("size", "fit", "max_size", "channels")
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(small_blocks: None) -> None:
+    """Blocks of two inputs, as the stores of the kinds have."""
+
+
+def content_of(store: Path, *sourced: str, name_of: Callable[[str], str] = str) -> dict[str, Any]:
+    """Return all that a store holds but what its sources give: these fields of its lines, and what is no name in its paths."""
+    found: dict[str, Any] = dict(store_bytes(store))
+    head = json.loads(found.pop("manifest.json"))
+    for name in ("samples.jsonl", "rejected.jsonl"):
+        lines = [json.loads(line) for line in found[name].splitlines()]
+        paths = [name_of(line.pop("path")) for line in lines]
+        found[name] = paths, [{key: value for key, value in line.items() if key not in sourced} for line in lines]
+        del head["files"][name]
+    for part, name in (("options", "requantize"), ("decoders", "ffmpeg")):
+        head[part].pop(name, None)
+    # where the lines of a block begin
+    blocks = [(rows, digest, size_bytes) for rows, digest, _, size_bytes in head["blocks"]]
+    return found | head | {"blocks": blocks, "labels": None, "digest": None}
+
+
+@pytest.mark.parametrize(
+    ("kind", "lister"),
+    spread(FOLDERS, [*LISTERS], known=lambda kind, lister: (kind, lister) != ("labels-own-sizes", "wrapped")),
+)
+def test_the_store_of_any_list_and_archive_is_that_of_the_folder(
+    kind: str, lister: str, inputs_of: MakeInputs, store_of: MakeStore, tmp_path: Path, feed: Feed
+) -> None:
+    inputs = inputs_of(kind)
+    images, options = LISTERS[lister](inputs.images, tmp_path, feed)
+    pack(images, tmp_path / "out", workers=1, **inputs.options, **options)
+    for split, store in stores_of(store_of(kind)).items():
+        above = f"{ARCHIVES[lister]}{split}/".replace("//", "/") if lister in ARCHIVES else ""
+        found = content_of(tmp_path / "out" / split, "line", name_of=lambda path, above=above: path.removeprefix(above))
+        assert found == content_of(store)
+
+
+@pytest.mark.parametrize("kind", ["list", "table", "zip"])
+def test_the_store_of_a_table_or_zip_is_that_of_the_folder(kind: str, store_of: MakeStore) -> None:
+    found = content_of(store_of(kind), "line", "columns", name_of=lambda path: path.removeprefix("images.zip/"))
+    assert found == content_of(store_of("crop"))
+
+
+@pytest.mark.parametrize("kind", ["crop", "pad", "shuffled"])
+def test_the_store_of_an_image_folder_is_that_of_the_folder(
+    kind: str, inputs_of: MakeInputs, store_of: MakeStore, tmp_path: Path
+) -> None:
+    inputs = inputs_of(kind)
+    dataset = torchvision_or_skip().datasets.ImageFolder(str(inputs.images))
+    pack_dataset(dataset, tmp_path / "out", workers=1, **inputs.options)
+    names = [str(Path(path).relative_to(inputs.images)) for path, _ in dataset.samples]
+    decoded = ("bytes", "sha256", "decoder", "format", "reason")
+    found = content_of(tmp_path / "out", *decoded, name_of=lambda number: names[int(number)])
+    assert found == content_of(store_of(kind), *decoded)
+
+
+@pytest.mark.parametrize("kind", spread([kind for kind in FOLDERS if kind != "labels-own-sizes"]))
+def test_a_requantized_pack_is_the_pack_of_the_requantized_tree(kind: str, tmp_path: Path) -> None:
+    ffmpeg_or_skip()
+    inputs = KINDS[kind](tmp_path / "inputs", [one for one in SAMPLES if one.name != BROKEN])
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for name, mode in (("ant/1.jpg", "RGB"), ("cat/1.jpg", "CMYK"), ("bee/1.jpg", "L")):
+        for path in inputs.images.rglob(name):
+            with Image.open(path) as image:
+                image.convert(mode).save(path, quality=90, exif=exif)
+    # so small that DCT scaling would be used
+    options = inputs.options | ({"size": 16} if "size" in inputs.options else {"max_size": 16})
+    requantize(inputs.images, tmp_path / "tree", quality=6)
+    pack(inputs.images, tmp_path / "one", workers=1, requantize=6, **options)
+    pack(tmp_path / "tree", tmp_path / "two", workers=1, **options | {"exact": True})
+    for split, store in stores_of(tmp_path / "one").items():
+        one = content_of(store, "bytes", "sha256", "requantized", "kept")
+        assert one == content_of(tmp_path / "two" / split, "bytes", "sha256")
+
+
+# a plan knows neither masks nor JPEG rows
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "labels-own-sizes" and "jpeg" not in kind])
+def test_a_plan_has_the_bytes_of_the_store(kind: str, inputs_of: MakeInputs, store_of: MakeStore) -> None:
+    inputs, stores = inputs_of(kind), stores_of(store_of(kind)).values()
+    found = plan(inputs.images, workers=1, **{name: value for name, value in inputs.options.items() if name in PLANNED})
+    stored = [store / "_tensordict" / "pixels.memmap" for store in stores]
+    assert found.choices[found.chosen] == sum(file.stat().st_size for file in stored)
