@@ -138,7 +138,7 @@ def _verified(root: Path, progress: Callable[[int], None]) -> VerifyReport:
     for block in blocks:
         combined = crc32_combine(combined, block.crc32, block.size_bytes)
     filling = manifest.files[PIXELS].size_bytes - sum(block.size_bytes for block in blocks)
-    combined = crc32_combine(combined, zlib.crc32(bytes(filling)), filling) if 0 < filling < PAGE_BYTES else combined
+    combined = crc32_combine(combined, zlib.crc32(bytes(filling)), filling)
     if manifest.files[PIXELS].digest != f"crc32:{combined:08x}":
         problems.append(Problem(MANIFEST, None, "the digest of the pixels is not that of their blocks"))
     return VerifyReport(str(root), manifest.rows, done, problems)

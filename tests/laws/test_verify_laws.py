@@ -23,8 +23,8 @@ EXACT = ("targets.memmap", "content.memmap", "shapes.memmap", "offsets.memmap", 
 
 
 def offsets_of(size: int) -> set[int]:
-    """Return the first, the middle and the last byte of a file, and one inside its last line."""
-    return {0, size // 2, max(0, size - 5), size - 1} if size else set()
+    """Return the first, the middle and the last byte of a file, one 8 bytes behind the middle, and one inside its last line."""
+    return {0, size // 2, min(size - 1, size // 2 + 8), max(0, size - 5), size - 1} if size else set()
 
 
 def damaged_rows(store: Path, offset: int) -> tuple[int, int] | None:

@@ -70,8 +70,13 @@ def test_blocks_hold_every_row_once_and_stay_together(count: int, block: int, wi
     middle = count // 3
     assert np.array_equal(order.rows(middle, count), rows[middle:])
     # rows of one window come from at most `window` blocks
-    first = order.rows(0, min(count, int(order._bounds[min(window, len(order._bounds) - 1)])))
-    assert len(np.unique(first // block)) <= window
+    position = windows = 0
+    while position < count:
+        end = order.window_end(position)
+        assert len(np.unique(rows[position:end] // block)) <= window
+        position, windows = end, windows + 1
+    assert windows == -(-count // (block * window))
+    assert order.window_end(count + middle) == count + order.window_end(middle)
 
 
 @given(st.integers(0, 500), st.integers(1, 40), st.integers(1, 7), st.sampled_from(["pad", "drop_last", "pad=False"]))

@@ -365,6 +365,7 @@ def test_a_cache_below_two_windows_and_the_store_is_refused(
     remote = MemmapDataset(range_server.url, cache=tmp_path, cache_size=20 * BLOCK)
     with pytest.raises(ValueError, match=f"and shuffle='block' needs {size_text(need)}"):
         next(iter(MemmapLoader(remote, 8, shuffle="block")))
+    next(iter(MemmapLoader(remote, 8, shuffle="full")))
 
 
 def test_sizes_are_read() -> None:
