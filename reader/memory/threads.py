@@ -57,18 +57,19 @@ def _raised(call: Callable[..., object], arguments: tuple[object, ...]) -> BaseE
 
 
 class _Threads(NamedTuple):
-    """Threads of one kind, and what they take pieces from; None ends one."""
+    """Threads of one kind, and what they take pieces from; None ends all."""
 
     pieces: SimpleQueue[tuple[Copies, Callable[..., object], tuple[object, ...]] | None]
     started: list[threading.Thread]
 
     def serve(self) -> None:
-        """Do pieces until there is None."""
+        """Do pieces until there is None, and leave that to the others."""
         while (piece := self.pieces.get()) is not None:
             copies, call, arguments = piece
             copies.do(call, arguments)
             # a thread that waits holds no batch
             del piece, copies, call, arguments
+        self.pieces.put(None)
 
 
 _threads: dict[tuple[str, int], _Threads] = {}
@@ -93,9 +94,7 @@ def on_threads(kind: str, most: int, call: Callable[..., object], each: Sequence
 def _end_all() -> None:
     """End the threads, whose memory is gone with the interpreter."""
     for threads in list(_threads.values()):
-        # a thread that the program left behind may start more meanwhile
-        started = threads.started.copy()
-        for _ in started:
-            threads.pieces.put(None)
-        for thread in started:
+        threads.pieces.put(None)
+        # a thread that the program left behind may start more meanwhile, which find it too
+        for thread in threads.started:
             thread.join()

@@ -14,7 +14,6 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -25,8 +24,7 @@ from torch.utils.data import RandomSampler, Sampler
 
 from packer import pack
 from reader import MemmapDataset, MemmapLoader
-from reader.buffers import BufferPool
-from reader.memory import threads as copy_threads
+from reader.buffers import allocated
 
 
 @pytest.fixture
@@ -76,14 +74,13 @@ def test_abandoned_iterators_leave_no_thread_buffer_or_file(
     large: MemmapDataset, residency: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buffers: list[weakref.ref[Any]] = []
-    allocate = BufferPool._allocate
 
-    def recorded(pool: BufferPool, size_bytes: int) -> Any:
-        memory = allocate(pool, size_bytes)
+    def recorded(size_bytes: int) -> Any:
+        memory = allocated(size_bytes)
         buffers.append(weakref.ref(memory))
         return memory
 
-    monkeypatch.setattr(BufferPool, "_allocate", recorded)
+    monkeypatch.setattr("reader.buffers.allocated", recorded)
     loader = MemmapLoader(large, 8, shuffle="full", prefetch=1, residency=residency, as_tuple=False)
     # starts the threads that copy, which stay
     next(iter(loader))
@@ -474,21 +471,23 @@ def test_a_thread_closes_a_loader_whose_batch_another_one_makes(large: MemmapDat
     assert "the loader was closed" in str(errors[0])
 
 
-def test_the_exit_waits_for_no_thread_that_starts_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    kind, late = copy_threads._Threads(SimpleQueue(), []), threading.Thread(target=threading.Event().wait, daemon=True)
+_STARTS_A_THREAD_AT_THE_EXIT = """
+import threading, time
+from reader.memory.threads import on_threads
 
-    def serve() -> None:
-        kind.serve()
-        late.start()
-        kind.started.append(late)
+def work():
+    while threading.main_thread().is_alive():
+        time.sleep(0.01)
+    time.sleep(0.3)  # the exit waits for this thread
+    on_threads("late", 2, int, [()])
+    time.sleep(0.3)  # the other thread goes on
 
-    kind.started.append(threading.Thread(target=serve, daemon=True))
-    kind.started[0].start()
-    monkeypatch.setattr(copy_threads, "_threads", {("late", 2): kind})
-    end = threading.Thread(target=copy_threads._end_all, daemon=True)
-    end.start()
-    end.join(60)
-    assert not end.is_alive()
+on_threads("late", 2, work, [()])
+"""
+
+
+def test_the_exit_ends_a_thread_that_starts_meanwhile() -> None:
+    subprocess.run([sys.executable, "-c", _STARTS_A_THREAD_AT_THE_EXIT], timeout=60, check=True)
 
 
 def test_close_wakes_who_waits_for_a_batch(large: MemmapDataset) -> None:
