@@ -85,7 +85,7 @@ class BufferPool:
 
     def _allocate(self, size_bytes: int) -> npt.NDArray[np.uint8]:
         self.allocated += 1
-        return allocated(size_bytes) if self._pinned is None else _pinned(size_bytes, self._pinned).numpy()
+        return allocated(size_bytes) if self._pinned is None else pinned(size_bytes, self._pinned).numpy()
 
 
 def allocated(size_bytes: int) -> npt.NDArray[np.uint8]:
@@ -119,7 +119,8 @@ def own_memory(size_bytes: int) -> torch.Tensor:
     return torch.from_numpy(np.empty(size_bytes, np.uint8))
 
 
-def _pinned(size_bytes: int, device: torch.device) -> torch.Tensor:
+def pinned(size_bytes: int, device: torch.device) -> torch.Tensor:
+    """Allocate uint8[size_bytes] from which a device copies while the CPU goes on."""
     # the guard of the device: in a new thread device 0 is current, and would get a context
     with torch.cuda.device(device):
         return torch.empty(size_bytes, dtype=torch.uint8, device="cpu", pin_memory=True)

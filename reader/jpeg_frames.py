@@ -36,7 +36,7 @@ _NOT_SUBSAMPLED = 0x11
 
 def check_library() -> None:
     """Raise MissingLibraryError where nothing here decodes: neither the compiled part nor Pillow."""
-    if _compiled() is None and importlib.util.find_spec("PIL") is None:
+    if compiled_decoder() is None and importlib.util.find_spec("PIL") is None:
         raise MissingLibraryError(
             "rows that are JPEGs need the compiled part of pixpack, or the package Pillow, and neither is installed."
             " Install one: pip install pillow"
@@ -53,7 +53,7 @@ def decode(frame: memoryview, height: int, width: int, channels: int, row: Pixel
         return "its frame is damaged (its checksum is another)"
     if what := _wrong_header(data, height, width, channels):
         return what
-    native = _compiled()
+    native = compiled_decoder()
     what = native(data, height, width, channels, row) if native else _decoded_by_pillow(data, row)
     return f"its frame is damaged ({what})" if what else ""
 
@@ -113,7 +113,7 @@ def _pillow_pixels(data: bytes | memoryview) -> Pixels:
 
 
 @functools.cache
-def _compiled() -> Callable[..., str] | None:
+def compiled_decoder() -> Callable[..., str] | None:
     """Return what decodes in the compiled part; None where it is not built."""
     try:
         from reader.native import functions

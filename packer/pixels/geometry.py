@@ -145,14 +145,14 @@ class Geometry:
 
 def live_rule() -> dict[str, dict[str, str]]:
     """Return what a manifest says of the rule: nothing where it is that of the Pillow which it names."""
-    return {"resize": {"rule": "pillow-simd"}} if _compiled() is not None else {}
+    return {"resize": {"rule": "pillow-simd"}} if compiled_resize() is not None else {}
 
 
 def resize(image: Image.Image, size: tuple[int, int], resample: int) -> Image.Image:
     """Resize a whole picture to (width, height); resample is a number of PIL.Image.Resampling."""
     from PIL import Image
 
-    compiled = _compiled()
+    compiled = compiled_resize()
     if compiled is None or resample == Image.Resampling.NEAREST:
         return image.resize(size, resample)
     if image.mode == "RGBA":  # as Pillow does: colors that nobody sees do not bleed into others
@@ -169,5 +169,6 @@ def pillow_distribution() -> str:
 
 
 @functools.cache
-def _compiled() -> ResizeOf | None:
+def compiled_resize() -> ResizeOf | None:
+    """Return what resizes in place of a plain Pillow; None where that is Pillow-SIMD or the compiled part is missing."""
     return None if pillow_distribution() == "pillow-simd" else native().resize

@@ -24,7 +24,7 @@ _B = TypeVar("_B", bound=Batch)
 
 # Batches whose use the caller has launched and the device has not ended. Enough that a device never waits for the next
 # launch; each costs a batch of device memory, which a loop of few kernels a step would otherwise take by the hundred.
-_LAUNCHED = 8
+MOST_LAUNCHED = 8
 # Up to this size a tensor's values stay on the host for as long as it is on a device: row numbers do, pixels do not.
 _KNOWN_BYTES = 256 << 10
 
@@ -39,7 +39,7 @@ class CudaCopier:
 
     def __init__(self, device: torch.device, *, depth: int) -> None:
         self._device, self._depth = device, depth
-        self._stream, self._launched = _side(device)
+        self._stream, self._launched = side_stream(device)
         self._in_flight: deque[tuple[cuda.Event, Batch]] = deque()
 
     def send(self, batch: Batch) -> DeviceBatch:
@@ -51,7 +51,7 @@ class CudaCopier:
         """
         # to wait makes a context too, on the device that is current
         with cuda.device(self._device):
-            while len(self._launched) > _LAUNCHED:
+            while len(self._launched) > MOST_LAUNCHED:
                 self._launched.popleft().synchronize()
             while self._in_flight and (self._in_flight[0][0].query() or len(self._in_flight) > self._depth):
                 event, _ = self._in_flight.popleft()
@@ -146,7 +146,7 @@ def sleeping_event() -> cuda.Event:
 
 
 @functools.cache
-def _side(device: torch.device) -> tuple[cuda.Stream, deque[cuda.Event]]:
+def side_stream(device: torch.device) -> tuple[cuda.Stream, deque[cuda.Event]]:
     """Return the stream on which all loaders of this process copy to a device, and the events of what their callers launched.
 
     torch gives out 32 streams in turn, and its allocator keeps what was freed for the stream that it was allocated on: with a

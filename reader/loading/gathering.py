@@ -45,7 +45,7 @@ _CACHE_SHARE = 0.8
 # A share of pages below this is a cold store.
 _WARM = 0.95
 # Kinds of devices in whose memory rows may stay.
-_HOLDS_ROWS = ("cuda",)
+ROW_DEVICES = ("cuda",)
 
 
 class Gathering:
@@ -66,7 +66,7 @@ class Gathering:
     def __init__(self, dataset: MemmapDataset, device: torch.device, asked: str, *, prefetch: int) -> None:
         if asked not in RESIDENCIES:
             raise ValueError(f"residency is {asked!r}, expected one of {', '.join(map(repr, RESIDENCIES))}.")
-        if asked == "gpu" and device.type not in _HOLDS_ROWS:
+        if asked == "gpu" and device.type not in ROW_DEVICES:
             raise ValueError("residency 'gpu' needs device='cuda'.")
         if asked == "auto":
             size_bytes = len(dataset) * dataset.manifest.row_bytes

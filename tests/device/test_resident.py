@@ -34,7 +34,7 @@ def train(shared_store: Path) -> MemmapDataset:
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """A device with room for all; the CPU plays one."""
     if request.param == "cpu":
-        monkeypatch.setattr(gathering, "_HOLDS_ROWS", ("cpu", "cuda"))
+        monkeypatch.setattr(gathering, "ROW_DEVICES", ("cpu", "cuda"))
     return request.param
 
 

@@ -142,13 +142,13 @@ def test_device_memory_is_constant_though_the_caller_launches_faster_than_the_de
     world.install(monkeypatch)
     read_late(world, train, 100, prefetch)
     # used by the device, queued, being made, in the caller's hands
-    assert world.allocated <= transfer._LAUNCHED + prefetch + 4
+    assert world.allocated <= transfer.MOST_LAUNCHED + prefetch + 4
     assert len(world.streams) == 2
 
 
 @pytest.mark.parametrize(
     "name, broken",
-    [("_LAUNCHED", lambda: 1 << 30), ("_side", lambda: transfer._side.__wrapped__)],
+    [("MOST_LAUNCHED", lambda: 1 << 30), ("side_stream", lambda: transfer.side_stream.__wrapped__)],
     ids=["no limit of what is launched", "a stream and a limit an epoch"],
 )
 def test_device_memory_grows_without_either_guard(

@@ -123,8 +123,6 @@ def test_a_batch_that_the_caches_do_not_hold_is_written_past_them(
 def test_a_small_batch_is_one_copy_of_each_source(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = list[tuple[Any, ...]]()
     monkeypatch.setattr(copying, "span_copier", lambda: lambda *arguments: calls.append(arguments))
-    # to cut it would take longer than to copy it
-    monkeypatch.setattr(copying, "_pieces", None)
     source = torch.arange(90, dtype=torch.uint8).view(9, 10)
     assert begin_gather(source, np.array([7, 2, 2]), torch.zeros((3, 10), dtype=torch.uint8)) is None
     [(_, begins, sizes, places, _, past_caches)] = calls
@@ -195,7 +193,7 @@ def test_an_interrupt_while_memory_is_allocated_speaks_of_nothing_else(monkeypat
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(BufferPool, "_allocate", interrupted)
+    monkeypatch.setattr("reader.buffers.allocated", interrupted)
     with pytest.raises(KeyboardInterrupt) as raised:
         BufferPool(keep=1).lease(100)
     assert raised.value.__context__ is None

@@ -336,7 +336,7 @@ def test_plain_pillow_s_pictures_are_resized_as_pillow_simd_does(
 
 def _without_simd(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Have the resizing of a machine with plain Pillow."""
-    monkeypatch.setattr("packer.pixels.geometry._compiled", lambda: NATIVE.resize)
+    monkeypatch.setattr("packer.pixels.geometry.compiled_resize", lambda: NATIVE.resize)
     return resize
 
 
@@ -382,13 +382,28 @@ def test_a_file_built_from_other_sources_is_not_used(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("version", "stated"),
-    [("2.1.0", ""), ("3.2.1", ""), ("2.0.6", "2.0.6"), ("3.3.0", "3.3.0"), ("9", "9"), (None, "of unknown version")],
+    ("library", "version", "stated"),
+    [
+        ("_native.so", "2.1.0", ""),
+        ("_native.so", "3.2.1", ""),
+        ("_native.so", "2.0.6", "2.0.6"),
+        ("_native.so", "9", "9"),
+        ("libjpeg.so", "2.1.2", ""),
+        ("libjpeg.so", "3.3.0", "3.3.0"),
+        ("gone.so", "2.1.2", "of unknown version"),
+        (None, "2.1.2", "of unknown version"),
+    ],
 )
 def test_it_decodes_with_the_versions_whose_pixels_are_known(
-    monkeypatch: pytest.MonkeyPatch, version: str | None, stated: str
+    library: str | None, version: str, stated: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiled, "_library_version", lambda built: version)
+    """A library that is linked in has the version of its headers."""
+    for name in ("_native.so", "libjpeg.so"):
+        (tmp_path / name).write_bytes(f"libjpeg-turbo version {version} (build 1)".encode() * (name == "libjpeg.so"))
+    values = {"__file__": str(tmp_path / "_native.so"), "library": lambda: library and str(tmp_path / library)}
+    values["HEADERS"] = version if library == "_native.so" else "2.1.5"
+    built = SimpleNamespace(**vars(reader.native.functions()) | values)
+    monkeypatch.setattr(reader.native, "functions", lambda: built)
     found = compiled.native.__wrapped__()
     assert found.resize is not None
     if stated:
@@ -418,18 +433,6 @@ def test_it_decodes_where_libturbojpeg_is_missing(tmp_path: Path) -> None:
     for name in (PIXELS, SAMPLES):
         assert (tmp_path / "without" / name).read_bytes() == (tmp_path / "with" / name).read_bytes()
     assert '"decoder":"libjpeg-turbo"' in (tmp_path / "without" / SAMPLES).read_text().replace(": ", ":")
-
-
-def test_a_library_that_is_linked_in_has_its_headers_version(tmp_path: Path) -> None:
-    for name in ("_native.so", "libjpeg.so"):
-        (tmp_path / name).write_bytes(b"libjpeg-turbo version 2.1.2 (build 20211222)" * (name == "libjpeg.so"))
-    found = []
-    for library in ("_native.so", "libjpeg.so", "gone.so"):
-        path = str(tmp_path / library)
-        built = SimpleNamespace(__file__=str(tmp_path / "_native.so"), HEADERS="2.1.5", library=lambda path=path: path)
-        found.append(compiled._library_version(built))
-    assert found == ["2.1.5", "2.1.2", None]
-    assert compiled._library_version(SimpleNamespace(__file__="a", HEADERS="2.1.5", library=lambda: None)) is None
 
 
 def test_a_decoder_that_cannot_be_imported_stops_the_pack_and_costs_no_image(tmp_path: Path) -> None:

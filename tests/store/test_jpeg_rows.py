@@ -121,8 +121,8 @@ def test_the_compiled_part_or_pillow_is_needed(
 ) -> None:
     expected = MemmapDataset(equal[1])[3][0]
     if not is_compiled:
-        monkeypatch.setattr(jpeg_frames, "_compiled", lambda: None)
-    elif jpeg_frames._compiled() is None:
+        monkeypatch.setattr(jpeg_frames, "compiled_decoder", lambda: None)
+    elif jpeg_frames.compiled_decoder() is None:
         pytest.skip("the compiled part is not built")
     if not has_pillow:
         for name in [name for name in sys.modules if name.partition(".")[0] == "PIL"]:
@@ -249,7 +249,7 @@ def test_what_is_no_jpeg_as_ours_is_refused(
     data: bytes, what: str, is_compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not is_compiled:
-        monkeypatch.setattr(jpeg_frames, "_compiled", lambda: None)
+        monkeypatch.setattr(jpeg_frames, "compiled_decoder", lambda: None)
     assert refusal(GOOD) == ""
     assert what in refusal(data)
 
@@ -258,6 +258,6 @@ def test_what_is_no_jpeg_as_ours_is_refused(
 @pytest.mark.parametrize("is_compiled", [True, False])
 def test_a_scan_that_ends_early_is_refused(size: int, is_compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not is_compiled:
-        monkeypatch.setattr(jpeg_frames, "_compiled", lambda: None)
+        monkeypatch.setattr(jpeg_frames, "compiled_decoder", lambda: None)
     what = refusal(GOOD[:size] + b"\xff\xd9")
     assert what == "its frame is damaged (Corrupt JPEG data: premature end of data segment)"

@@ -23,7 +23,6 @@ import torch
 
 from reader import buffers
 from reader.device import transfer
-from reader.loading import loader
 from reader.store import ImageBatch
 
 CUDA = torch.device("cuda", 0)
@@ -52,11 +51,11 @@ class World:
         """Take the place of CUDA in the reader."""
         patch.setattr(transfer, "cuda", SimulatedCuda(self))
         patch.setattr(transfer, "send_batch", self._send)
-        patch.setattr(buffers, "_pinned", self._pinned)
-        patch.setattr(loader, "_cuda_or_cpu", torch.device)
-        # what does not fit on the device is copied to it batch by batch
+        patch.setattr(buffers, "pinned", self._pinned)
+        patch.setattr(torch.cuda, "is_available", lambda: True)
+        patch.setattr(torch.cuda, "current_device", lambda: 0)
         # the streams that it holds are of another world
-        patch.setattr(transfer, "_side", functools.cache(transfer._side.__wrapped__))
+        patch.setattr(transfer, "side_stream", functools.cache(transfer.side_stream.__wrapped__))
 
     @property
     def current(self) -> Stream:
