@@ -123,7 +123,7 @@ def test_a_batch_says_its_epoch_position_and_seed(
     train = MemmapDataset(shared_store)
     if residency == "gpu":  # on a CPU its own memory stands for a device's
         tune(shuffle_block_bytes=3 * train.manifest.row_bytes, shuffle_window_blocks=2)
-        monkeypatch.setattr("reader.loading.gathering._HOLDS_ROWS", ("cpu", "cuda"))
+        monkeypatch.setattr("reader.loading.gathering.ROW_DEVICES", ("cpu", "cuda"))
     options: dict[str, Any] = {"shuffle": "block", "seed": 5, "device": device, "as_tuple": False}
     loader = MemmapLoader(train, 20, residency=residency, prefetch=prefetch, **options)
     for epoch in range(2):

@@ -64,7 +64,7 @@ def test_stop_iteration_in_a_transform_is_an_error_and_not_the_end(
     train: MemmapDataset, prefetch: int, device: str, residency: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # with "gpu", here the CPU's memory, the transform runs in the caller's thread, as on CUDA
-    monkeypatch.setattr("reader.loading.gathering._HOLDS_ROWS", ("cpu", "cuda"))
+    monkeypatch.setattr("reader.loading.gathering.ROW_DEVICES", ("cpu", "cuda"))
     values = iter(range(3))
     loader = MemmapLoader(
         train, 10, device=device, residency=residency, prefetch=prefetch, transform=lambda batch: next(values)

@@ -102,7 +102,7 @@ def test_a_golden_store_on_a_device_gives_what_is_in_its_files(
 ) -> None:
     if device == "cpu":
         # it plays a device that has room
-        monkeypatch.setattr("reader.loading.gathering._HOLDS_ROWS", ("cpu", "cuda"))
+        monkeypatch.setattr("reader.loading.gathering.ROW_DEVICES", ("cpu", "cuda"))
     data = MemmapDataset(GOLDEN / name, as_tuple=False)
     check(data, rows_in_files(GOLDEN / name), shuffle="full", residency="gpu", device=device)
 

@@ -248,7 +248,7 @@ def source_of(
         first = files_of(case.kind)
         tune(**small_sizes(MemmapDataset(first.path)))
         # the CPU plays a device with room for all
-        monkeypatch.setattr("reader.loading.gathering._HOLDS_ROWS", ("cpu", "cuda"))
+        monkeypatch.setattr("reader.loading.gathering.ROW_DEVICES", ("cpu", "cuda"))
         return Source.of(case, first, second_of(case.kind), tmp_path / "cache")
 
     return opened
