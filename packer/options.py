@@ -60,7 +60,7 @@ class _Options:
                 object.__setattr__(self, each.name, each.metadata["check"](Option(each.name), value))
 
     @classmethod
-    def among(cls: type[_Group], others: object) -> _Group:
+    def pick_from(cls: type[_Group], others: object) -> _Group:
         """Return the options of this group that other options, or options by name, have; the rest is as by default."""
         given = others if isinstance(others, Mapping) else vars(others)
         return cls(**{each.name: given[each.name] for each in fields(cls) if each.name in given})

@@ -69,7 +69,7 @@ class CountedBytes:
         notify(Progress("digest", self._done, self._total))
 
 
-def followed(stage: str, items: Iterable[_T], total: int = 0, *, split: str = "") -> Iterator[_T]:
+def tracked(stage: str, items: Iterable[_T], total: int = 0, *, split: str = "") -> Iterator[_T]:
     """Yield items, and report how many of them are done; total: of how many, 0: that is not known."""
     listener = _listener.get()
     if listener is None:

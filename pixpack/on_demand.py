@@ -88,7 +88,7 @@ def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedO
     # what MemmapDataset would refuse behind the pack
     check_forms(options.target_transform, as_tuple=options.as_tuple, as_pil=options.as_pil)
     with _progress(options.progress) as progress, listening(progress):
-        packs = replace(PackOptions.among(options), progress=progress)
+        packs = replace(PackOptions.pick_from(options), progress=progress)
         report = _packed_by_one(images, out, packs, options.split)
     if report.too_many_rejects:
         many = f"{report.rejected:,} of {report.inputs:,} images were rejected, more than max_rejects={options.max_rejects!r}"
@@ -98,7 +98,7 @@ def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedO
                 f"{many} allows: see rejected.jsonl in {stage}. {report.out} is as it was. Allow more; or repair them, and"
                 f" remove {stage}: the next call packs again."
             )
-        update = update_command(named_sources(images), out, PackOptions.among(options))
+        update = update_command(named_sources(images), out, PackOptions.pick_from(options))
         raise PackError(
             f"{many} allows: see rejected.jsonl in {report.out}. Allow more; or repair them, and run: {update}"
         )

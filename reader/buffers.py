@@ -106,7 +106,7 @@ def allocated(size_bytes: int) -> npt.NDArray[np.uint8]:
     return memory[start : start + size_bytes]
 
 
-def fresh(size_bytes: int) -> torch.Tensor:
+def empty_shared(size_bytes: int) -> torch.Tensor:
     """Allocate uint8[size_bytes]: in a DataLoader worker in shared memory, so that nothing is copied on the way out."""
     if get_worker_info() is not None:
         storage = torch.UntypedStorage._new_shared(size_bytes)

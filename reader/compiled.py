@@ -213,7 +213,7 @@ def memory_like(part: torch.Tensor, count: int) -> torch.Tensor:
     return part.new_empty(shape)
 
 
-def let_go() -> None:
+def release() -> None:
     """Free the memory that no result is in."""
     _POOL.clear()
 

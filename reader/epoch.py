@@ -15,7 +15,7 @@ import torch
 from reader.host_values import sent
 
 _Value = TypeVar("_Value")
-_Batch = TypeVar("_Batch", bound="_Originated")
+_Batch = TypeVar("_Batch", bound="_HasOrigin")
 
 # Epoch, and position of the first row, of a batch that is not from a MemmapLoader; the positions of its other rows are below it.
 UNKNOWN = -1
@@ -27,7 +27,7 @@ transform_threads: contextvars.ContextVar[int | None] = contextvars.ContextVar("
 current_epoch: contextvars.ContextVar[int] = contextvars.ContextVar("epoch", default=0)
 
 
-class _Originated(Protocol):
+class _HasOrigin(Protocol):
     """A batch that has `origin`."""
 
     pixels: torch.Tensor
@@ -38,7 +38,7 @@ class _Originated(Protocol):
         """Set a field."""
 
 
-def stamped(batch: _Batch, *, epoch: int = UNKNOWN, position: int = UNKNOWN, seed: int) -> _Batch:
+def with_origin(batch: _Batch, *, epoch: int = UNKNOWN, position: int = UNKNOWN, seed: int) -> _Batch:
     """Write on a batch what the random numbers of its rows depend on; returns it.
 
     position: that of its first row in the epoch's order; the others follow.

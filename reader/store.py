@@ -190,7 +190,7 @@ def names_targets(manifest: Manifest) -> bool:
     return manifest.has_masks or "boxes" in manifest.extras
 
 
-def plain(batch: Batch, *, by_name: bool) -> tuple[Images, Targets]:
+def as_tuple(batch: Batch, *, by_name: bool) -> tuple[Images, Targets]:
     """Return (images, targets) of a batch or one row; by name, the second is a dict of `targets` and all extras.
 
     images: the view uint8[..., C, H, W], or a list of uint8[C, H, W] where rows have sizes of their own; so are their masks.

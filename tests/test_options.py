@@ -78,8 +78,8 @@ def test_options_may_be_given_in_several_forms() -> None:
     given = PackOptions(size="8x9", max_rejects=3, root=Path("a"), shuffle=np.uint8(3), crop_fraction=np.float32(0.5))
     assert given == PackOptions(size=(8, 9), max_rejects="3", root="a", shuffle="3", crop_fraction="0.5")
     assert given.shaping() | {"size": [8, 9], "shuffle": 3, "crop_fraction": 0.5} == given.shaping()
-    assert RowOptions.among(given) == RowOptions(size=(8, 9), crop_fraction=0.5)
-    assert RowOptions.among({"size": [8, 9], "shuffle": 3}) == RowOptions(size=(8, 9))
+    assert RowOptions.pick_from(given) == RowOptions(size=(8, 9), crop_fraction=0.5)
+    assert RowOptions.pick_from({"size": [8, 9], "shuffle": 3}) == RowOptions(size=(8, 9))
     shares = {"7": (10, 7), "1%": (250, 2), "0.5%": (1000, 5)}
     assert {limit: PackOptions(max_rejects=limit).allowed_rejects(of) for limit, (of, _) in shares.items()} == {
         limit: allowed for limit, (_, allowed) in shares.items()

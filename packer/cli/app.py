@@ -34,7 +34,7 @@ from packer.cli.output import (
     discard,
     fail,
 )
-from packer.cli.signals import continuing, ended, signals_raise
+from packer.cli.signals import command_to_continue, report_signal, signals_raise
 from packer.errors import DiskFullError, EngineError, OptionsError, PackError, ScanError, Terminated
 from packer.option_names import COMMAND, named_for
 from packer.system import FULL
@@ -112,7 +112,7 @@ def run(arguments: list[str] | None = None) -> int:
     # numpy starts a thread a CPU for algebra that packing never does; without them it starts in half the time
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     words = sys.argv[1:] if arguments is None else arguments
-    to_continue = continuing(words)
+    to_continue = command_to_continue(words)
     try:
         with signals_raise(to_continue), named_for(COMMAND):
             return cli.main(words, prog_name="pack", standalone_mode=False) or 0
@@ -128,14 +128,14 @@ def run(arguments: list[str] | None = None) -> int:
         sentence = message if message.endswith("?") else f"{message.removesuffix('.')}."
         return fail(f"{sentence} See: {command} --help", EXIT_USAGE)
     except (click.Abort, KeyboardInterrupt, Terminated) as e:
-        return ended(e, to_continue)
+        return report_signal(e, to_continue)
     except BrokenPipeError:
         # the reader of our stdout is gone; nothing is left to say
         discard(sys.stdout)
         return EXIT_FAILED
     except Exception as e:
         interrupt = interrupt_behind(e)
-        return _exit_code(e) if interrupt is None else ended(interrupt, to_continue)
+        return _exit_code(e) if interrupt is None else report_signal(interrupt, to_continue)
 
 
 def _exit_code(error: Exception) -> int:

@@ -112,7 +112,7 @@ def _reason_lines(what: str, total: int, where: str, reasons: Mapping[str, int])
     return lines
 
 
-def rejected_of(rejected: int, inputs: int, allowed: str) -> str:
+def rejects_sentence(rejected: int, inputs: int, allowed: str) -> str:
     """Write the sentence that too many inputs were rejected."""
     were = "was" if rejected == 1 else "were"
     return f"{rejected} of {counted(inputs, 'input', 'inputs')} {were} rejected, more than --max-rejects {allowed}."
@@ -120,7 +120,7 @@ def rejected_of(rejected: int, inputs: int, allowed: str) -> str:
 
 def too_many_rejects(report: PackReport, allowed: str) -> str:
     """Explain too many rejects: whether the store is usable, and whether OUT holds it or the one before."""
-    sentence = rejected_of(report.rejected, report.inputs, allowed)
+    sentence = rejects_sentence(report.rejected, report.inputs, allowed)
     if report.part:
         return f"{sentence} The part is complete: pack seal makes the store of it and the others."
     stores = list(report.splits.values()) or [report]

@@ -18,7 +18,7 @@ class signals_raise:
     """Turn SIGINT and SIGTERM into exceptions for the time of the command, so that everything is closed on the way out.
 
     Args:
-        to_continue: the line that continues the command, as `continuing` gives it.
+        to_continue: the line that continues the command, as `command_to_continue` gives it.
     """
 
     def __init__(self, to_continue: str) -> None:
@@ -46,18 +46,18 @@ def _raise_signal(to_continue: str, number: int, frame: FrameType | None) -> NoR
         # importlib's callbacks lose what is raised in them. Nothing has to be closed: a killed pack can be resumed too
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             clear_bars()
-            os._exit(ended(error, to_continue))
+            os._exit(report_signal(error, to_continue))
         frame = frame.f_back
     raise error
 
 
-def ended(error: BaseException, to_continue: str) -> int:
+def report_signal(error: BaseException, to_continue: str) -> int:
     """Print which signal ended the command and the line that continues it; returns the exit code."""
     what, code = ("terminated", EXIT_TERMINATED) if isinstance(error, Terminated) else ("interrupted", EXIT_INTERRUPTED)
     return fail(f"{what}. To continue: {to_continue}", code)
 
 
-def continuing(arguments: Sequence[str]) -> str:
+def command_to_continue(arguments: Sequence[str]) -> str:
     """Return the full line that continues a command: the same; what came on standard input comes again."""
     reads_list = "-" in arguments or "-0" in arguments
     return f"{shlex.join(['pack', *arguments])}{' (with the same standard input)' if reads_list else ''}"

@@ -17,7 +17,7 @@ from typing import IO, cast
 
 from packer.errors import ScanError
 from packer.inputs.labels import give_labels
-from packer.inputs.names import Sieve, divided
+from packer.inputs.names import NameFilter, divided
 from packer.inputs.samples import Inputs, Paths
 from packer.inputs.tables import Cells
 from packer.option_names import Option
@@ -55,28 +55,28 @@ def read_tars(paths: list[Path], classes: tuple[str, ...] | None, options: Input
     Raises:
         ScanError: a tar cannot be read or is cut short, or a label makes no sense.
     """
-    inputs, sieve, cells = (
+    inputs, name_filter, cells = (
         _empty(paths),
-        Sieve(),
+        NameFilter(),
         Cells(str(paths[0]), options.target_column or "cls", is_optional=True),
     )
     for number, path in enumerate(paths):
         labels = dict[str, dict[str, bytes]]()
         before = len(inputs)
         for name, offset, size, label, refusal in _members(path, _LABELS):
-            sieve.count()
+            name_filter.count()
             inside = _inside(name)
-            if label is not None and sieve.passes(inside):
+            if label is not None and name_filter.passes(inside):
                 stem, _, suffix = inside.rpartition(".")
                 if labels.setdefault(stem, {}).setdefault(suffix.lower(), label) != label:
                     raise ScanError(
                         f"{path}/{inside} is there twice, with different contents. Give each sample a name."
                     )
-            elif sieve.takes(inside):
+            elif name_filter.takes(inside):
                 inputs.add(inside, refusal)
                 inputs.members.values.extend((number, offset, size, size, RAW, 0))
         stems = {stem for name in inputs.paths[before:] for stem in _stems(name)}
-        sieve.ignored += sum(len(found) for stem, found in labels.items() if stem not in stems)
+        name_filter.ignored += sum(len(found) for stem, found in labels.items() if stem not in stems)
         for name in inputs.paths[before:]:
             cells.add(_record(name, labels, path))
 
@@ -92,7 +92,7 @@ def read_tars(paths: list[Path], classes: tuple[str, ...] | None, options: Input
         for name, column in cells.targets.items():
             for index in (index for index, cell in enumerate(column) if cell is None):
                 inputs.refused.setdefault(index, f"it has no {name}, and others of its tar have one")
-    sieve.report(inputs, ", ".join(map(str, paths)))
+    name_filter.report(inputs, ", ".join(map(str, paths)))
     return _as_folder(inputs)
 
 
@@ -164,13 +164,13 @@ def read_zip(path: Path) -> dict[str, Inputs]:
     Raises:
         ScanError: it cannot be read or holds no image.
     """
-    inputs, sieve = _empty([path]), Sieve()
+    inputs, name_filter = _empty([path]), NameFilter()
     try:
         with zipfile.ZipFile(path) as file:
             for info in file.infolist():
-                sieve.count(not info.is_dir())
+                name_filter.count(not info.is_dir())
                 name = _inside(info.filename)
-                if not info.is_dir() and sieve.takes(name):
+                if not info.is_dir() and name_filter.takes(name):
                     inputs.add(name, _zip_refusal(info))
                     sizes = info.compress_size, info.file_size
                     inputs.members.values.extend((0, info.header_offset, *sizes, info.compress_type, info.CRC))
@@ -178,7 +178,7 @@ def read_zip(path: Path) -> dict[str, Inputs]:
         if isinstance(e, OSError):
             check_system(str(path), e)
         raise ScanError(f"{path} cannot be read: {e}. Copy it again.") from None
-    sieve.report(inputs, path)
+    name_filter.report(inputs, path)
     return _as_folder(inputs, is_sorted=True)
 
 

@@ -1,6 +1,6 @@
 """Folders of images on a disk, listed in ImageFolder's order; opens no image.
 
-Symbolic links are followed, but never twice into one folder: links among n folders make up to n! paths.
+Symbolic links are tracked, but never twice into one folder: links among n folders make up to n! paths.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from packer.errors import ScanError
-from packer.inputs.names import Sieve, is_image, is_junk
+from packer.inputs.names import NameFilter, is_image, is_junk
 from packer.inputs.samples import Inputs
 from packer.inputs.splits import split_folders
 from packer.sources.roots import check_system, files_below
@@ -25,8 +25,8 @@ def list_folder(images: Path) -> dict[str, Inputs]:
     Raises:
         ScanError: images does not exist, cannot be read, or a split holds no image.
     """
-    sieve = Sieve()
-    folders, files = _children(images, "", sieve)
+    name_filter = NameFilter()
+    folders, files = _children(images, "", name_filter)
     if MANIFEST in files and "_tensordict" in folders:
         raise ScanError(
             f"{images} is a store, packed already. Expected a folder of images; pack subset {images} OUT copies rows of a store."
@@ -34,18 +34,18 @@ def list_folder(images: Path) -> dict[str, Inputs]:
     splits = split_folders(folders, lambda name: any(map(is_image, files_below(images / name))))
     found = {split: Inputs(images / split) for split in splits}
     for split, inputs in found.items():
-        for name, refusal in _walk(images / split, sieve, _identity(images)):
+        for name, refusal in _walk(images / split, name_filter, _identity(images)):
             inputs.add(name, refusal)
         if split and not inputs.paths:
             raise ScanError(f"{images}/{split} holds no image. Fill it or remove it: every split becomes a store.")
     first = next(iter(found.values()))
     if beside := sorted({*folders, *filter(is_image, files)}.difference(splits)) if splits != [""] else []:
         first.notes.append(f"left out beside the splits: {', '.join(beside)}.")
-    sieve.report(first, images)
+    name_filter.report(first, images)
     return found
 
 
-def _children(root: Path, folder: str, sieve: Sieve) -> tuple[list[str], list[str]]:
+def _children(root: Path, folder: str, name_filter: NameFilter) -> tuple[list[str], list[str]]:
     """Name the sub-folders, those behind links last, and the files of root/folder, without what is a system's."""
     folders, links, files = list[str](), list[str](), list[str]()
     try:
@@ -53,7 +53,7 @@ def _children(root: Path, folder: str, sieve: Sieve) -> tuple[list[str], list[st
             for entry in entries:
                 if _is_folder(entry):
                     if is_junk(entry.name):
-                        sieve.left_out.add(os.path.join(folder, entry.name))
+                        name_filter.left_out.add(os.path.join(folder, entry.name))
                     else:
                         (links if entry.is_symlink() else folders).append(entry.name)
                 else:
@@ -62,17 +62,17 @@ def _children(root: Path, folder: str, sieve: Sieve) -> tuple[list[str], list[st
         if not folder and isinstance(e, FileNotFoundError):
             raise ScanError(f"{root} does not exist. Expected a folder of images, a table, a tar, or a zip.") from None
         raise _unlisted(root / folder, e) from None
-    sieve.count(len(folders) + len(links) + len(files))
+    name_filter.count(len(folders) + len(links) + len(files))
     return sorted(folders) + sorted(links), sorted(files)
 
 
-def _walk(root: Path, sieve: Sieve, above: tuple[int, int]) -> Iterator[tuple[str, str | None]]:
+def _walk(root: Path, name_filter: NameFilter, above: tuple[int, int]) -> Iterator[tuple[str, str | None]]:
     """Yield the images below root in ImageFolder's order, each with None; or a folder that is listed already, and so.
 
     above: the folder of all splits, to which a link may lead back.
     """
-    folders, files = _children(root, "", sieve)
-    yield from ((name, None) for name in files if sieve.takes(name))
+    folders, files = _children(root, "", name_filter)
+    yield from ((name, None) for name in files if name_filter.takes(name))
     for top in folders:
         found, seen, pending = list[tuple[str, str, str | None]](), {above, _identity(root)}, [top]
         while pending:
@@ -82,8 +82,8 @@ def _walk(root: Path, sieve: Sieve, above: tuple[int, int]) -> Iterator[tuple[st
                 found.append((parent, last, "by a symbolic link it is a folder that is listed already"))
                 continue
             seen.add(identity)
-            children, files = _children(root, folder, sieve)
-            found += [(folder, file, None) for file in files if sieve.takes(file)]
+            children, files = _children(root, folder, name_filter)
+            found += [(folder, file, None) for file in files if name_filter.takes(file)]
             pending += [f"{folder}/{name}" for name in reversed(children)]
         for parent, name, refusal in sorted(found, key=lambda one: one[:2]):
             yield f"{parent}/{name}" if parent else name, refusal

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from packer.errors import ScanError
-from packer.inputs.names import Sieve, divided, folders_of, is_image
+from packer.inputs.names import NameFilter, divided, folders_of, is_image
 from packer.inputs.samples import Column, Inputs, Paths
 from packer.option_names import Option
 from packer.options import InputOptions
@@ -29,16 +29,16 @@ def read_list(images: str, options: InputOptions) -> dict[str, Inputs]:
         raise ScanError(
             f"{images} reads paths from standard input, which is a terminal. Expected: find ... | pack {images} OUT"
         )
-    sieve, names = Sieve(), Paths()
+    name_filter, names = NameFilter(), Paths()
     with open(0, "rb", closefd=False) as file:
         data = file.read() if images == "-0" else b""
         for number, line in enumerate(data.removesuffix(b"\0").split(b"\0") if data else file, start=1):
             name = line if data else line.removesuffix(b"\n").removesuffix(b"\r")
             names.append(check_path(os.fsdecode(name), f"line {number} of standard input"))
-            sieve.count()
+            name_filter.count()
     lines = array("q", range(1, len(names) + 1))
     starts = [Path.cwd()] if options.root is None else [Path.cwd(), Path(options.root)]
-    inputs, _ = listed(names, lines, starts, options, sieve, "line", "standard input")
+    inputs, _ = listed(names, lines, starts, options, name_filter, "line", "standard input")
     if options.root is None and (common := os.path.commonpath(folders_of(inputs))):
         inputs = inputs.chosen(range(len(inputs)), below=len(common) + 1)
         inputs.root /= common
@@ -63,7 +63,7 @@ def listed(
     lines: array[int],
     starts: Sequence[Path],
     options: InputOptions,
-    sieve: Sieve,
+    name_filter: NameFilter,
     unit: str,
     images: str,
 ) -> tuple[Inputs, Sequence[int]]:
@@ -80,7 +80,7 @@ def listed(
     """
     taken = _taken(names, lines, options, unit, images)
     if len(taken) < len(names):
-        sieve.ignored += len(names) - len(taken)
+        name_filter.ignored += len(names) - len(taken)
         names = Paths(map(names.__getitem__, taken))
     root = absolute_path(starts[-1] if options.root is None else options.root)
     if not os.path.isdir(root):
@@ -101,11 +101,11 @@ def listed(
     below = {key: folder[len(inside) :] for key, folder in folders.items()}
     paths = Paths(f"{below[_folder_of(name)]}{_file_of(name, options.extension or '')}" for name in names)
     inputs = Inputs(Path(inside), paths=paths, lines=Column("int64", values=lines).chosen(taken))
-    passed = array("q", (index for index, path in enumerate(paths) if sieve.passes(path)))
+    passed = array("q", (index for index, path in enumerate(paths) if name_filter.passes(path)))
     if len(passed) < len(paths):
         inputs, taken = inputs.chosen(passed), array("q", map(taken.__getitem__, passed))
     inputs.targets = Column("int64", values=array("q", [-1]) * len(taken))
-    sieve.report(inputs, images)
+    name_filter.report(inputs, images)
     return inputs, taken
 
 

@@ -50,7 +50,7 @@ def is_junk(folder: str) -> bool:
 
 
 @dataclass
-class Sieve:
+class NameFilter:
     """Takes the names of images, and counts all others.
 
     Attributes:

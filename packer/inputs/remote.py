@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from packer.errors import DecodeError, RemoteError, SourceError, UnreadableError
-from packer.inputs.names import Sieve, divided
+from packer.inputs.names import NameFilter, divided
 from packer.inputs.samples import Column, Inputs
 from packer.sources.base import State, check_size
 from packer.sources.object_storage import is_refused, object_version, open_url, reason
@@ -23,14 +23,14 @@ def list_url(url: str) -> dict[str, Inputs]:
         ScanError: it holds no image.
     """
     url = url.rstrip("/")
-    inputs, sieve, states = Inputs(Path()), Sieve(), list[State]()
+    inputs, name_filter, states = Inputs(Path()), NameFilter(), list[State]()
     for name, (size_bytes, version) in list_objects(url).items():
-        sieve.count()
-        if sieve.takes(name):
+        name_filter.count()
+        if name_filter.takes(name):
             inputs.add(name, _refusal(size_bytes))
             states.append((size_bytes, version, 0))
     inputs.states = Column.from_rows("int64", states, 3)
-    sieve.report(inputs, redacted(url))
+    name_filter.report(inputs, redacted(url))
     found, _ = divided(inputs, is_wrapped=False, is_sorted=True)
     for split, one in found.items():
         one.url = f"{url}/{split}" if split else url

@@ -17,7 +17,7 @@ from typing import Any
 from packer.errors import ScanError
 from packer.inputs.labels import give_labels
 from packer.inputs.lists import check_path, listed
-from packer.inputs.names import Sieve, is_image
+from packer.inputs.names import NameFilter, is_image
 from packer.inputs.samples import Inputs, Paths
 from packer.option_names import Option
 from packer.options import InputOptions
@@ -40,12 +40,12 @@ def read_table(path: Path, classes: tuple[str, ...] | None, options: InputOption
     Raises:
         ScanError: it cannot be read, or a line is wrong; names the line.
     """
-    sieve, unit = Sieve(), "row" if path.suffix.lower() == ".parquet" else "line"
+    name_filter, unit = NameFilter(), "row" if path.suffix.lower() == ".parquet" else "line"
     names, lines, cells = Paths(), array("q"), Cells(str(path), options.target_column)
     column = None
     try:
         for line, record in _records(path):
-            sieve.count()
+            name_filter.count()
             column = column or options.path_column or _usual(record, PATH_COLUMNS)
             if column is None or column not in record:
                 known = ", ".join(record) or "none"
@@ -59,7 +59,7 @@ def read_table(path: Path, classes: tuple[str, ...] | None, options: InputOption
     except OSError as e:
         check_system(str(path), e)
         raise ScanError(f"{path} cannot be read: {e.strerror or e}.") from None
-    inputs, taken = listed(names, lines, [path.absolute().parent], options, sieve, unit, str(path))
+    inputs, taken = listed(names, lines, [path.absolute().parent], options, name_filter, unit, str(path))
     inputs.cells = Paths(map(cells.further.__getitem__, taken))
     inputs.labels["path_column"] = column
     if cells.targets:

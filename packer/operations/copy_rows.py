@@ -31,7 +31,7 @@ from packer.report import PackReport, Progress
 from packer.sample_lines import Reject, Sample, read_rejects
 from packer.store import journal as journals
 from packer.store.blocks import RejectedInput, Result, Task, block_inputs
-from packer.store.destination import Folder, Making
+from packer.store.destination import Folder, StagedStore
 from packer.store.disk_space import allocate, as_pack_error, check_room, guard_standard_streams
 from packer.store.files import sync_names
 from packer.store.lock import checked
@@ -183,13 +183,13 @@ def copy_plans(plans: Mapping[str, CopyPlan], out: Path, *, overwrite: bool) -> 
     return reports[""] if "" in reports else summed_report(out, reports)
 
 
-def _copied(plan: CopyPlan, making: Making) -> PackReport:
+def _copied(plan: CopyPlan, staged: StagedStore) -> PackReport:
     """Make one store in the stage."""
-    started, out = time.monotonic(), making.folder
-    copy = _Copy(plan, making)
+    started, out = time.monotonic(), staged.folder
+    copy = _Copy(plan, staged)
     try:
         out.mkdir(exist_ok=True)
-        with checked(making.to.check_same):
+        with checked(staged.to.check_same):
             manifest = copy.run()
             check_store(out)  # what cannot be opened must replace no store
     except Exception as e:
@@ -201,7 +201,7 @@ def _copied(plan: CopyPlan, making: Making) -> PackReport:
             raise PackError(f"copying stopped: {e} {_AGAIN.capitalize()}.") from None
         raise
     report = store_report(manifest, Inputs(out, notes=[*plan.notes]), out, time.monotonic() - started, 0)
-    return dataclasses.replace(report, out=str(making.name))
+    return dataclasses.replace(report, out=str(staged.name))
 
 
 def _check_all_same(plan: CopyPlan) -> None:
@@ -230,8 +230,8 @@ def _check_apart(store: Path, out: Path, stage: Path) -> None:
 class _Copy:
     """One store being made: its rows are inputs, behind which the rejects of all stores are listed."""
 
-    def __init__(self, plan: CopyPlan, making: Making) -> None:
-        self._plan, self._making, self._like = plan, making, plan.selections[0].manifest
+    def __init__(self, plan: CopyPlan, staged: StagedStore) -> None:
+        self._plan, self._staged, self._like = plan, staged, plan.selections[0].manifest
         self._bounds = [0, *itertools.accumulate(len(selection.rows) for selection in plan.selections)]
         self.sizes: dict[str, int] = {}
 
@@ -244,7 +244,7 @@ class _Copy:
         job = self._job()
         step = self._take_room(job)
         inputs = _CopiedInputs(
-            self._making.folder,
+            self._staged.folder,
             classes=self._plan.classes,
             targets=self._column("targets", self._target_spec),
             target_kind=self._like.target_kind,
@@ -262,7 +262,7 @@ class _Copy:
             decoders=self._like.decoders,
             labels=self._plan.labels,
         )
-        sealed = seal(self._making, header, job.layout, inputs, self._blocks(job, step, rejects))
+        sealed = seal(self._staged, header, job.layout, inputs, self._blocks(job, step, rejects))
         assert sealed is not None  # there are rows
         return sealed
 
@@ -275,14 +275,14 @@ class _Copy:
         return _StoredColumn(spec, lambda start, stop: self._values(name, spec, start, stop))
 
     def _job(self) -> CopyJob:
-        rows, folder = RowOptions.among(self._plan.options), self._making.folder.absolute()
+        rows, folder = RowOptions.pick_from(self._plan.options), self._staged.folder.absolute()
         job = CopyJob(
             root="",
             pixels_path=str(folder / PIXELS),
             geometry=Geometry.recorded(self._like),
             rows=rows,
             has_masks=self._like.has_masks,
-            lock=self._making.to.locks[0].known,
+            lock=self._staged.to.locks[0].identity,
             selections=tuple(self._plan.selections),
             bounds=tuple(self._bounds),
             targets=self._target_spec,
@@ -300,9 +300,9 @@ class _Copy:
             for name, entry in selection.manifest.files.items():
                 share = entry.size_bytes * len(selection.rows) // selection.manifest.rows
                 self.sizes[name] = self.sizes.get(name, 0) + share
-        out = self._making.folder
+        out = self._staged.folder
         self.sizes[PIXELS] = job.layout.file_bytes(stored)
-        self._making.to.check_same()
+        self._staged.to.check_same()
         for name in row_names(job.layout):
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             with error_path(out / name):
@@ -319,15 +319,15 @@ class _Copy:
         """Let workers write the rows; yields what is known of each block."""
         rows = self._bounds[-1]
         workers = min(available_cpus(), -(-rows // step))
-        engine = LocalEngine(job, workers=workers, inherited=self._making.to.locks)
+        engine = LocalEngine(job, workers=workers, inherited=self._staged.to.locks)
         done = 0
         try:
             for result in engine.run(self._tasks(step), 0, ready=lambda: None):
                 for reject in result.rejects:
-                    raise PackError(f"row {reject.input} of {self._making.name} cannot be copied: {reject.reason}.")
+                    raise PackError(f"row {reject.input} of {self._staged.name} cannot be copied: {reject.reason}.")
                 result.sources = []  # which were those of the stores
                 done += result.rows
-                self._making.to.check_same()
+                self._staged.to.check_same()
                 notify(Progress("copy", done, rows))
                 yield result
         finally:
@@ -343,16 +343,16 @@ class _Copy:
         begins: dict[int, Ints] = {}
         for start in range(0, self._bounds[-1], step):
             stop, lines = min(start + step, self._bounds[-1]), list[tuple[int, int]]()
-            for number, rows in self._of(start, stop):
+            for number, rows in self._selected_rows(start, stop):
                 if number not in begins:
                     selection = self._plan.selections[number]
                     begins = {number: line_begins(selection.path, selection.manifest.rows)[selection.rows]}
                 at = start + len(lines) - self._bounds[number]
                 lines += zip(rows.tolist(), begins[number][at : at + len(rows)].tolist(), strict=True)
-            names = [str(self._making.name / str(row)) for row in range(start, stop)]
+            names = [str(self._staged.name / str(row)) for row in range(start, stop)]
             yield Task(start // step, start, names, [], reused=dict(zip(range(start, stop), lines, strict=True)))
 
-    def _of(self, start: int, stop: int) -> Iterator[tuple[int, Ints]]:
+    def _selected_rows(self, start: int, stop: int) -> Iterator[tuple[int, Ints]]:
         """Yield the numbers of the selections of rows [start, stop), and which of their rows these are."""
         for number, (first, last) in enumerate(itertools.pairwise(self._bounds)):
             if first < stop and start < last:
@@ -361,7 +361,10 @@ class _Copy:
 
     def _values(self, name: str, spec: TensorSpec, start: int, stop: int) -> npt.NDArray[Any]:
         return np.concatenate(
-            [self._plan.selections[number].values(name, rows, spec) for number, rows in self._of(start, stop)]
+            [
+                self._plan.selections[number].values(name, rows, spec)
+                for number, rows in self._selected_rows(start, stop)
+            ]
         )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from packer.inputs.splits import stores_of
 from packer.operations.row_checks import pieces
-from packer.progress import OnProgress, followed, reports
+from packer.progress import OnProgress, reports, tracked
 from packer.sample_lines import read_samples
 from packer.store.manifest_file import manifest_head
 from packer.store.state import check_finished
@@ -76,7 +76,7 @@ def _sources(out: Path, manifest: Manifest, split: str) -> SourceStatistics:
     """Read samples.jsonl once."""
     sizes: Counter[tuple[int, int]] = Counter()
     source_bytes = 0
-    for sample in followed("read", read_samples(out, manifest), manifest.rows, split=split):
+    for sample in tracked("read", read_samples(out, manifest), manifest.rows, split=split):
         sizes[sample.width, sample.height] += 1
         source_bytes += sample.size_bytes or 0
     counts, unlabelled = _class_counts(out, manifest)

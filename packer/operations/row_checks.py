@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from packer.progress import followed
+from packer.progress import tracked
 from packer.sample_lines import read_rejects, read_samples_with_offsets
 from reader.format.blocks import Block
 from reader.format.check import loadable_beside
@@ -78,7 +78,7 @@ def _wrong(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[Wron
     values, extents = RowValues(manifest), _Extents(manifest, blocks)
     names = {*values.tensors, "targets", *(name for name in _EXTENTS if name in manifest.tensors)}
     begins = {block.start: block.samples_offset for block in blocks}
-    lines = followed("check", read_samples_with_offsets(root, manifest), manifest.rows)
+    lines = tracked("check", read_samples_with_offsets(root, manifest), manifest.rows)
     lost = 0
     for start, columns in pieces(root, manifest, sorted(names)):
         if (found := values.wrong_row(columns)) is not None:
@@ -119,19 +119,19 @@ class _Extents:
             stored = self._offset + np.cumsum(sizes)
             wrong |= offsets != stored - sizes
             if wrong.any():
-                yield _at(start, wrong, "_tensordict", "its bytes are not behind those of the row before it")
+                yield _first_wrong(start, wrong, "_tensordict", "its bytes are not behind those of the row before it")
             self._offset, self._largest = int(stored[-1]), np.maximum(self._largest, shapes.max(axis=0))
         if "frames" in columns:
             begins, stored = columns["frames"].T
             wrong = (begins != np.append(self._frames_end, stored[:-1])) | (stored <= begins)
             if wrong.any():
-                yield _at(start, wrong, "_tensordict", "its frame is not behind that of the row before it")
+                yield _first_wrong(start, wrong, "_tensordict", "its frame is not behind that of the row before it")
             self._frames_end = int(stored[-1])
         if stored is None:
             return
         wrong = np.array([self._ends.get(row, end) != end for row, end in enumerate(stored.tolist(), start)])
         if wrong.any():
-            yield _at(start, wrong, MANIFEST, "the blocks have other numbers of bytes than their rows")
+            yield _first_wrong(start, wrong, MANIFEST, "the blocks have other numbers of bytes than their rows")
 
     @property
     def are_all(self) -> bool:
@@ -143,7 +143,7 @@ class _Extents:
         return not manifest.has_own_sizes or (is_full and self._largest.tolist() == largest)
 
 
-def _at(start: int, wrong: npt.NDArray[np.bool_], file: str, what: str) -> Wrong:
+def _first_wrong(start: int, wrong: npt.NDArray[np.bool_], file: str, what: str) -> Wrong:
     row = start + int(wrong.argmax())
     return Wrong(file, (row, row + 1), what)
 

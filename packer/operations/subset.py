@@ -113,10 +113,10 @@ def _plan(
         numbers = {"targets": new}
     if per_class is not None:
         chosen = chosen[targets[chosen] >= 0]
-        chosen = _of_each(chosen, targets[chosen], _COUNT(Option("per_class"), per_class), draw)
+        chosen = _draw_per_kind(chosen, targets[chosen], _COUNT(Option("per_class"), per_class), draw)
     if fraction is not None:
         count = round(_FRACTION(Option("fraction"), fraction) * len(chosen))
-        chosen = _of_each(chosen, np.zeros(len(chosen), np.int64), count, draw)
+        chosen = _draw_per_kind(chosen, np.zeros(len(chosen), np.int64), count, draw)
     if not len(chosen):
         raise PackError(f"no row of {path} is chosen, so there would be no store. It has {manifest.rows} rows.")
     return CopyPlan(
@@ -168,7 +168,7 @@ def _listed(classes: str | os.PathLike[str] | Sequence[str], path: Path, manifes
     return names
 
 
-def _of_each(rows: Ints, kinds: Ints, count: int, draw: Random) -> Ints:
+def _draw_per_kind(rows: Ints, kinds: Ints, count: int, draw: Random) -> Ints:
     """Draw so many rows of each kind without replacement, or all there are; they keep their order.
 
     Python documents that `random()` keeps its sequence.

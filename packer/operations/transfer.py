@@ -162,7 +162,7 @@ def pull(url: str, out: str | os.PathLike[str], *, progress: OnBytes | None = No
                 log.begin(header)
                 log.close()
             for split, (manifest, blocks) in parsed.items():
-                copy.bring_store(copy.folder(split), to, split, manifest, blocks)
+                copy.pull_store(copy.folder(split), to, split, manifest, blocks)
                 write_atomically(to.stage / split / MANIFEST, contents[split])
                 check_store(to.stage / split)
             to.publish()
@@ -221,7 +221,7 @@ class _Copy:
         self.ask(self.files.put_file, os.fspath(path), to)
         self.count(entry.size_bytes, is_copied=True)
 
-    def bring_store(self, folder: str, to: Folder, split: str, manifest: Manifest, blocks: list[Block]) -> None:
+    def pull_store(self, folder: str, to: Folder, split: str, manifest: Manifest, blocks: list[Block]) -> None:
         """Have the files of a store here, durably; what an interrupted pull left of them stays, of the pixels by blocks."""
         store = to.stage / split
         for name, entry in manifest.files.items():
@@ -231,18 +231,18 @@ class _Copy:
             path.touch()
             if name == PIXELS:
                 ends = [*itertools.accumulate((block.size_bytes for block in blocks), initial=0)]
-                self._bring(f"{folder}/{name}", path, entry, ends, [block.crc32 for block in blocks])
+                self._pull_file(f"{folder}/{name}", path, entry, ends, [block.crc32 for block in blocks])
             elif _digest(path, entry) == entry.digest:
                 self.count(entry.size_bytes, is_copied=False)
             else:
                 ends = [*range(0, entry.size_bytes, _PIECE_BYTES), entry.size_bytes]
-                self._bring(f"{folder}/{name}", path, entry, ends, [])
+                self._pull_file(f"{folder}/{name}", path, entry, ends, [])
                 if _digest(path, entry) != entry.digest:
                     raise self._damaged(name)
         for parent in {(store / name).parent for name in manifest.files}:
             sync_folder(parent)
 
-    def _bring(self, name: str, path: Path, entry: FileEntry, ends: list[int], crcs: list[int]) -> None:
+    def _pull_file(self, name: str, path: Path, entry: FileEntry, ends: list[int], crcs: list[int]) -> None:
         """Have the pieces of a file between these ends here, several at a time; crcs: of each piece, where they are known."""
         self._check_file(name, entry.size_bytes)
         with error_path(path), open(path, "r+b", buffering=0) as file, ThreadPoolExecutor(_REQUESTS) as pool:
@@ -257,11 +257,11 @@ class _Copy:
                     crc32 = zlib.crc32(read(at, min(at + _PIECE_BYTES, stop)), crc32)
                 return crc32
 
-            def there(start: int, stop: int) -> bytes:
+            def read_kept(start: int, stop: int) -> bytes:
                 """Read bytes that an interrupted pull left."""
                 return os.pread(file.fileno(), stop - start, start)
 
-            def brought(start: int, stop: int) -> bytes:
+            def fetch(start: int, stop: int) -> bytes:
                 """Fetch bytes and write them to their place; returns them."""
                 data: bytes = self.ask(self.files.cat_file, name, start=start, end=stop) or b""
                 if len(data) != stop - start:
@@ -271,9 +271,9 @@ class _Copy:
 
             def piece(start: int, stop: int, crc32: int | None) -> tuple[int, bool]:
                 """Have one piece here; returns its bytes, and whether they were fetched."""
-                if crc32 is not None and crc_of(start, stop, there) == crc32:
+                if crc32 is not None and crc_of(start, stop, read_kept) == crc32:
                     return stop - start, False
-                if crc_of(start, stop, brought) != crc32 and crc32 is not None:
+                if crc_of(start, stop, fetch) != crc32 and crc32 is not None:
                     raise self._damaged(name)
                 return stop - start, True
 

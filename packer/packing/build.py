@@ -26,7 +26,7 @@ from packer.report import PackReport, Progress
 from packer.sources.local import NO_FILE
 from packer.store import journal as journals
 from packer.store.blocks import Result, Task, block_inputs
-from packer.store.destination import Making
+from packer.store.destination import StagedStore
 from packer.store.disk_space import allocate, as_pack_error, check_room
 from packer.store.lock import checked
 from packer.store.reports import CHANGES_NAMED, empty_report, store_report
@@ -53,7 +53,7 @@ class Build:
     """One store being made, from listed inputs to a sealed folder.
 
     Args:
-        making: where it is made, in a destination that is locked when `run` is called.
+        staged: where it is made, in a destination that is locked when `run` is called.
         shape: (height, width) of the rows.
         split: its name, or "".
         make_job: takes the fields of a PackJob.
@@ -63,13 +63,13 @@ class Build:
         self,
         inputs: Inputs,
         options: PackOptions,
-        making: Making,
+        staged: StagedStore,
         *,
         shape: tuple[int, int],
         split: str,
         make_job: Callable[..., PackJob],
     ) -> None:
-        self._making, self._to, self._out = making, making.to, making.folder
+        self._staged, self._to, self._out = staged, staged.to, staged.folder
         self._inputs, self._options, self._split = inputs, options, split
         self._job = _pack_job(inputs, self._out.absolute(), Geometry.from_size(shape, options), options, make_job)
         self._sizes = expected_sizes(self._job.layout, inputs)
@@ -110,7 +110,7 @@ class Build:
             PackError: nothing could be packed, or something failed on the way; says how to resume.
         """
         self._started = started
-        self._job = dataclasses.replace(self._job, lock=self._to.locks[0].known)
+        self._job = dataclasses.replace(self._job, lock=self._to.locks[0].identity)
         try:
             (self._out / journals.FOLDER).mkdir(parents=True, exist_ok=True)
             with checked(self._to.check_same):
@@ -118,7 +118,7 @@ class Build:
             if sealed is None:
                 return self._without_rows()
             report = store_report(sealed, self._inputs, self._out, 0.0, self._resumed_from)
-            return self._completed(dataclasses.replace(report, out=str(self._making.name)))
+            return self._completed(dataclasses.replace(report, out=str(self._staged.name)))
         except SourceError as e:
             one = " A single file that stays unreadable is rejected when an empty one takes its place."
             raise SourceError(
@@ -137,7 +137,7 @@ class Build:
         what = header_difference(unfinished, header) if unfinished else ""
         if what and not (self._options.overwrite or self._options.update):
             raise PackError(
-                f"{self._making.name} was started with {what}. Continue with the same, or start over with {OVERWRITE}."
+                f"{self._staged.name} was started with {what}. Continue with the same, or start over with {OVERWRITE}."
             )
         if unfinished and not what:
             self._resume()
@@ -151,7 +151,7 @@ class Build:
                 self._reuse(header)
             self._take_room()
             self._run_blocks(header.block_inputs)
-            return seal(self._making, header, self._job.layout, self._inputs)
+            return seal(self._staged, header, self._job.layout, self._inputs)
         finally:
             self._log.close()
 
@@ -159,7 +159,7 @@ class Build:
 
     def _reuse(self, header: journals.Header) -> None:
         """Reuse rows of the store that this one will replace, where there is one."""
-        old = self._making.old
+        old = self._staged.old
         if old is not None:
             from packer.store.reuse import ReusedLines, check_reusable
 
@@ -271,7 +271,7 @@ class Build:
         rejects = [reject for result, _ in journals.read_blocks(self._out) for reject in result.rejects]
         if self._options.part:
             reasons = collections.Counter(reject.reason for reject in rejects)
-            return self._completed(empty_report(self._inputs, self._making.name, dict(reasons.most_common())))
+            return self._completed(empty_report(self._inputs, self._staged.name, dict(reasons.most_common())))
         self._to.withdraw(self._out)
         example = f"For example {rejects[0].path}: {rejects[0].reason}."
         if rejects[0].reason == NO_FILE:
@@ -297,7 +297,7 @@ def _pack_job(
         root=inputs.url or str(inputs.root.absolute()),
         pixels_path=str(out / PIXELS),
         geometry=geometry,
-        rows=RowOptions.among(options),
+        rows=RowOptions.pick_from(options),
         archives=inputs.archives,
         has_masks=has_masks,
         masks_root=absolute_path(options.masks or ""),

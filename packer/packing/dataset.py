@@ -91,7 +91,7 @@ def pack_dataset(dataset: MapDataset, out: str | os.PathLike[str], options: Data
             "fit 'none' needs to know all sizes before, and a dataset does not say them. Pack the files, by pack."
         )
     first, first_target = _first(dataset)
-    pack_options = PackOptions.among(vars(options) | {"size": options.size or first.size[::-1], "classes": None})
+    pack_options = PackOptions.pick_from(vars(options) | {"size": options.size or first.size[::-1], "classes": None})
     kind = _Kind.from_target(first_target)
     classes = [*(options.classes if options.classes is not None else _class_names(dataset))]
     names = checked_names(classes, "the list of classes") if classes else ()

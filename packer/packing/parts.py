@@ -31,7 +31,7 @@ from packer.progress import CountedBytes, notify, reports
 from packer.report import PackReport, Progress
 from packer.sources.base import NO_STATE
 from packer.store import journal as journals
-from packer.store.destination import Folder, Making
+from packer.store.destination import Folder, StagedStore
 from packer.store.disk_space import allocate, as_pack_error
 from packer.store.files import sync_folder, sync_names, write_at
 from packer.store.lock import checked
@@ -62,7 +62,7 @@ from reader.format.blocks import Block, read_blocks
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path, refresh_names
 from reader.format.manifest import MANIFEST, PIXELS, REJECTED, SAMPLES, FileEntry, Manifest, read_manifest
-from reader.format.splits import beside
+from reader.format.splits import staging_path
 
 # Bytes of one part that are copied at a time to where its rows belong.
 PART_COPY_BYTES = 16 << 20
@@ -253,16 +253,16 @@ class _Packed:
     def from_store(cls, store: Path, part: Part, header: journals.Header) -> _Packed:
         """Read what is known of a part that is packed."""
         folder = part.folder(store)
-        if not journals.header_of(beside(folder)):
+        if not journals.header_of(staging_path(folder)):
             refresh_names(folder / PIXELS)  # what a sealing that was killed on another host did must be seen
             manifest = read_manifest(folder)
             return cls(part, folder, header, manifest, read_blocks(folder), int(manifest.labels[SOURCES], 16))
         sources = 0
-        for result, _ in journals.read_blocks(beside(folder)):
+        for result, _ in journals.read_blocks(staging_path(folder)):
             paths = (one.path for one in sorted(result.rejects, key=lambda one: one.input))
             masks = result.mask_sources or [NO_STATE] * result.inputs
             sources = add_sources(sources, zip(paths, result.sources, masks, strict=True))
-        return cls(part, beside(folder), header, None, [], sources)
+        return cls(part, staging_path(folder), header, None, [], sources)
 
     @property
     def rows(self) -> int:
@@ -325,8 +325,8 @@ def _packed_parts(store: Path) -> list[_Packed]:
 class _Joined:
     """One store being made of its parts."""
 
-    def __init__(self, making: Making, parts: list[_Packed]) -> None:
-        self._making, self._out, self._parts = making, making.folder, parts
+    def __init__(self, staged: StagedStore, parts: list[_Packed]) -> None:
+        self._staged, self._out, self._parts = staged, staged.folder, parts
         self._stores = [part.manifest for part in parts if part.manifest]
         self._like = self._stores[0]
         self._size_bytes = sum(part.size_bytes for part in parts)
@@ -342,7 +342,7 @@ class _Joined:
             size_bytes = self._rows * math.prod(like.extras["masks"].row_shape)
             set_size(self._out / MASKS, size_bytes, size_bytes)
             files[MASKS] = FileEntry(size_bytes, sha256_file(self._out / MASKS, CountedBytes(size_bytes)))
-        manifest = commit_manifest(self._making, self._fields(), files, self._blocks())
+        manifest = commit_manifest(self._staged, self._fields(), files, self._blocks())
         report = store_report(manifest, Inputs(self._out), self._out, 0.0, manifest.inputs)
         limit = WorkerOptions(max_rejects=self._parts[0].header.max_rejects).allowed_rejects(manifest.inputs)
         return dataclasses.replace(report, too_many_rejects=manifest.rejected > limit)
@@ -353,7 +353,7 @@ class _Joined:
 
     def _gather(self, name: str, split: str) -> None:
         """Bring the rows of all parts, or their masks, to their offset in one file."""
-        out, check_same = self._out / name, self._making.to.check_same
+        out, check_same = self._out / name, self._staged.to.check_same
         done = offset = 0
         for part in (part for part in self._parts if part.manifest):
             source = part.folder / name
@@ -384,7 +384,7 @@ class _Joined:
     def _cut_short(self, path: Path, found: int, expected: int) -> JournalError:
         """Explain that rows are lost once parts were joined: no part can be packed again beside those."""
         return JournalError(
-            f"{path} has {found} bytes, expected {expected}. Remove {self._making.to.stage}, and pack the parts again."
+            f"{path} has {found} bytes, expected {expected}. Remove {self._staged.to.stage}, and pack the parts again."
         )
 
     def _small_files(self) -> dict[str, FileEntry]:

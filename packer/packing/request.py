@@ -20,7 +20,7 @@ from packer.inputs.samples import Inputs
 from packer.option_names import OVERWRITE
 from packer.options import LabelOptions, PackOptions
 from packer.pixels.decoders import pixel_versions
-from packer.progress import followed, notify
+from packer.progress import notify, tracked
 from packer.report import PackReport, Progress
 from packer.sources.base import NO_STATE, State
 from packer.sources.local import LocalSource, locate
@@ -126,7 +126,7 @@ def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Pat
     recorded = {**manifest.options, **manifest.labels}
     what = difference(recorded, asked | {SOURCES: recorded.get(SOURCES)})
     if not what:
-        now = followed("check", states(inputs, os.fspath(options.masks or ""), range(len(inputs))), len(inputs))
+        now = tracked("check", states(inputs, os.fspath(options.masks or ""), range(len(inputs))), len(inputs))
         what = difference(recorded, asked | {SOURCES: f"{add_sources(0, now):064x}"})
     if what:
         replace = "remove it" if options.part and DIVISION not in manifest.labels else f"replace it with {OVERWRITE}"
@@ -154,7 +154,7 @@ def update_command(images: Sequence[str], target: str | os.PathLike[str], option
 
 def label_words(options: PackOptions) -> list[str]:
     """Return the words of an update with these options, which takes all but those of labels from the store."""
-    return PackOptions(**vars(LabelOptions.among(options))).words()
+    return PackOptions(**vars(LabelOptions.pick_from(options))).words()
 
 
 def journal_header(

@@ -77,7 +77,7 @@ def update(images: ImagesArgument, out: str | os.PathLike[str], options: UpdateO
     manifests = {split: intact(path) for split, path in stores.items()}
     recorded = next(iter(manifests.values()))
     labels = _labels(target, next(iter(stores.values())), recorded, options, named_sources(images))
-    pack_options = _ReusingOptions.among(vars(options) | dict(recorded.options) | labels)
+    pack_options = _ReusingOptions.pick_from(vars(options) | dict(recorded.options) | labels)
     for split, manifest in manifests.items():
         check_reusable(stores[split], manifest, pack_options.shaping(), pixel_versions(pack_options.shaping()))
     notes: list[str] = []

@@ -99,9 +99,9 @@ def _reason(data: bytes, error: Exception) -> str:
         return "the file is empty"
     if isinstance(error, UnidentifiedImageError):
         return "Pillow cannot identify it as an image"
-    return f"Pillow refuses it: {plain(str(error)) or type(error).__name__}"
+    return f"Pillow refuses it: {readable(str(error)) or type(error).__name__}"
 
 
-def plain(message: str) -> str:
+def readable(message: str) -> str:
     """Take out of a library's message what says nothing to a person."""
     return re.sub(r"<_io\.\w+[^>]*>", "the file", message.strip().partition("\n")[0]).rstrip(".")

@@ -16,7 +16,7 @@ from PIL import Image
 
 from packer.errors import DecodeError, JpegError
 from packer.pixels import jpeg
-from packer.pixels.opening import UPRIGHT, header_orientation, lift_limits, load_image, open_image, plain
+from packer.pixels.opening import UPRIGHT, header_orientation, lift_limits, load_image, open_image, readable
 from packer.pixels.row import Row, RowRules
 
 
@@ -45,7 +45,7 @@ class PictureDecoder:
                 complaint = str(e)
                 if "remature end" in complaint and not header.progressive:
                     # Pillow fills what is missing with gray where the file has an end marker
-                    raise DecodeError(f"it is cut short ({plain(complaint)})") from e
+                    raise DecodeError(f"it is cut short ({readable(complaint)})") from e
         return self._pillow_row(data, complaint)
 
     def orientation(self, data: bytes) -> int:
@@ -86,7 +86,7 @@ class PictureDecoder:
                 size = image.size if scale == 1 else size
                 upright = to_mode(image, self._rules.mode, self._rules.bit_depth)
         done: dict[str, object] = {"decoder": "Pillow", "format": image.format}
-        notes = [plain(complaint)] if complaint else []
+        notes = [readable(complaint)] if complaint else []
         notes += [str(w.message).splitlines()[0] for w in caught]
         if notes:
             done["warnings"] = notes

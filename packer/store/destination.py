@@ -54,13 +54,13 @@ from packer.store.state import (
 from packer.system import FULL
 from packer.text import system_reason
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
-from reader.format.splits import FOLDER, beside
+from reader.format.splits import FOLDER, staging_path
 
 # What a store has in its folder, and what is there while it is made.
 _OWN_NAMES = {FOLDER, "_tensordict", "meta.json", SAMPLES, REJECTED, MANIFEST, f".{MANIFEST}.tmp"}
 
 
-class Making:
+class StagedStore:
     """Where a store is made.
 
     Attributes:
@@ -117,9 +117,9 @@ class Folder:
         """Whether the stage is in OUT, as no folder beside it is to take its name."""
         return self.stage.parent == self.out
 
-    def store(self, split: str) -> Making:
+    def store(self, split: str) -> StagedStore:
         """Return where the store of a split is made."""
-        return Making(self, self.stage / split)
+        return StagedStore(self, self.stage / split)
 
     # -- before any work
 
@@ -323,7 +323,7 @@ class Folder:
             write_atomically(self.stage / REPLACING, b"")
             replaced = self.stage
             if not _exchange(self.stage, self.out):
-                replaced = self._aside
+                replaced = self._replaced_path
                 # a kill between the two leaves no OUT: the next command on it takes the old one back
                 os.rename(self.out, replaced)
                 os.rename(self.stage, self.out)
@@ -333,7 +333,7 @@ class Folder:
         self._tidy(replaced)
 
     @property
-    def _aside(self) -> Path:
+    def _replaced_path(self) -> Path:
         """Where the replaced store is between two renames, of a system that exchanges no names."""
         return self.out.with_name(f"{self.out.name}{FOLDER}.old")
 
@@ -355,12 +355,12 @@ class Folder:
             LockedError: another process is publishing it just now.
             PackError: a link is where a pack keeps what is its own; or the disk refuses it.
         """
-        out, stage, working = self.out, beside(self.out), self.out / FOLDER
-        check_no_links(stage, working, self._aside)
+        out, stage, working = self.out, staging_path(self.out), self.out / FOLDER
+        check_no_links(stage, working, self._replaced_path)
         try:
-            if not os.path.lexists(out) and published(self._aside):
+            if not os.path.lexists(out) and published(self._replaced_path):
                 with _held(stage, out):
-                    os.rename(self._aside, out)
+                    os.rename(self._replaced_path, out)
                     sync_folder(out.parent)
             is_moving = (working / MOVING).exists()
             if os.path.isdir(working) and (is_moving or published(out)):
@@ -368,7 +368,7 @@ class Folder:
                     if is_moving:
                         self._move_in()
                     is_replacing = (out / REPLACING).exists() and not (working / "old").exists()
-                    places = (stage, self._aside) if is_replacing else ()
+                    places = (stage, self._replaced_path) if is_replacing else ()
                     # without a working folder it is none that is being made
                     replaced = [place for place in places if published(place) and not (place / FOLDER).exists()]
                     self._tidy(*replaced[:1])

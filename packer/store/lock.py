@@ -74,7 +74,7 @@ class Lock:
             os.fsync(self._descriptor)
 
     @property
-    def known(self) -> tuple[str, bytes]:
+    def identity(self) -> tuple[str, bytes]:
         """Its file and what that says, by which workers know it."""
         return str(self.path.absolute()), self.content
 

@@ -20,7 +20,7 @@ from packer.store.journal import FOLDER, Header, header_of, read_progress
 from reader.format.errors import StoreError
 from reader.format.filesystem import refresh_names
 from reader.format.manifest import MANIFEST, REJECTED, Manifest, read_manifest
-from reader.format.splits import beside
+from reader.format.splits import staging_path
 from reader.format.values import Json, value_in
 
 PARTS = f"{FOLDER}/parts"
@@ -68,7 +68,7 @@ class Part:
             StoreError: what it records is damaged.
         """
         folder = self.folder(store)
-        if header := header_of(beside(folder)):
+        if header := header_of(staging_path(folder)):
             check_recorded(header)
             return header
         refresh_names(folder / MANIFEST)  # another host may have just finished it
@@ -87,7 +87,7 @@ class Part:
 
     def is_packed(self, store: Path) -> bool:
         """Whether this part is finished: a store, or a complete journal of rejects alone."""
-        stage = beside(self.folder(store))
+        stage = staging_path(self.folder(store))
         with contextlib.suppress(FileNotFoundError):  # it is finished just now
             if header := header_of(stage):
                 is_complete = read_progress(stage)[1:] == (header.inputs, 0) and (stage / REJECTED).is_file()
@@ -128,7 +128,7 @@ def check_recorded(manifest: Manifest | Header) -> None:
         StoreError: one is none that `pack` has.
     """
     try:
-        RowOptions.among(manifest.options)
+        RowOptions.pick_from(manifest.options)
     except OptionsError as e:
         raise StoreError(f"options of the manifest: {e}") from None
     for name, (holds, expected) in _LABELS.items():

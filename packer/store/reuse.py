@@ -15,7 +15,7 @@ from pathlib import Path
 from packer.errors import PackError
 from packer.option_names import OVERWRITE
 from packer.pixels.row import Row
-from packer.progress import followed
+from packer.progress import tracked
 from packer.sample_lines import Sample, read_samples_with_offsets
 from packer.store.sealed_rows import SealedRows, damage
 from packer.text import difference, options_difference
@@ -27,7 +27,7 @@ class ReusedLines:
 
     def __init__(self, out: Path, rows: int) -> None:
         self._begins, self._rows = array("q"), dict[str, int]()
-        for row, (begin, sample) in enumerate(followed("read", read_samples_with_offsets(out), rows)):
+        for row, (begin, sample) in enumerate(tracked("read", read_samples_with_offsets(out), rows)):
             self._begins.append(begin)
             self._rows[sample.path] = row
 

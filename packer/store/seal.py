@@ -22,7 +22,7 @@ from packer.progress import CountedBytes, notify
 from packer.report import Progress
 from packer.store import journal as journals
 from packer.store.blocks import Result
-from packer.store.destination import Making
+from packer.store.destination import StagedStore
 from packer.store.files import sync_folder, write_atomically, write_synced
 from packer.store.manifest_file import encode_manifest
 from packer.store.parts import SOURCES, TOTALS
@@ -40,7 +40,7 @@ _FEW_FILES_BYTES = 32 << 10
 
 
 def seal(
-    making: Making,
+    staged: StagedStore,
     header: journals.Header,
     layout: RowLayout,
     inputs: Inputs,
@@ -51,20 +51,20 @@ def seal(
     The manifest is written after everything it names is synced; no journal is touched. What the user should know of masks is
     added to the notes of the inputs.
     """
-    making.to.check_same()
-    out = making.folder
+    staged.to.check_same()
+    out = staged.folder
     if extra_specs(inputs, layout):
         (out / EXTRAS).mkdir(exist_ok=True)
     written, files = _write_row_files(out, header, layout, inputs, blocks)
     if not written.rows:
         return None
-    making.to.check_same()
+    staged.to.check_same()
     set_size(out / PIXELS, written.pixel_bytes, files[PIXELS].size_bytes)
     if layout.has_mask_file:
         size_bytes = layout.mask_bytes(written.pixel_bytes)
         set_size(out / MASKS, size_bytes, size_bytes)
         files[MASKS] = FileEntry(size_bytes, sha256_file(out / MASKS, CountedBytes(size_bytes)))
-    manifest = commit_manifest(making, _fields(written, header, layout, inputs), files, written.blocks)
+    manifest = commit_manifest(staged, _fields(written, header, layout, inputs), files, written.blocks)
     if {*manifest.mask_values} in ({255}, {0, 255}) and "mask_values" not in manifest.options:
         inputs.notes.append(
             f"{header.split and f'{header.split}: '}the masks have no class but 0, as losses ignore 255. If 255 is a class, pack"
@@ -117,7 +117,7 @@ def expected_sizes(layout: RowLayout, inputs: Inputs) -> dict[str, int]:
 
 
 def commit_manifest(
-    making: Making, fields: dict[str, Any], files: dict[str, FileEntry], blocks: Iterable[Block]
+    staged: StagedStore, fields: dict[str, Any], files: dict[str, FileEntry], blocks: Iterable[Block]
 ) -> Manifest:
     """Write what follows from the fields of a manifest, sync all names, then the manifest itself: it makes the store.
 
@@ -125,10 +125,10 @@ def commit_manifest(
         files: of each file that is there, synced.
     """
     # they depend on the shapes alone
-    contents, out = metadata_files(Manifest(**fields, files=files)), making.folder
+    contents, out = metadata_files(Manifest(**fields, files=files)), staged.folder
     entries = {name: FileEntry(len(one), f"sha256:{hashlib.sha256(one).hexdigest()}") for name, one in contents.items()}
     manifest = Manifest(**fields, files=files | entries)
-    making.to.check_same()
+    staged.to.check_same()
     for name, one in contents.items():
         write_synced(out / name, one)
     for folder in [out / EXTRAS] * bool(manifest.extras) + [out / "_tensordict", out]:
@@ -137,7 +137,7 @@ def commit_manifest(
     content = encode_manifest(manifest, blocks)
     # as a reader does, before it makes a store that nobody can open
     parse_content(content, out / MANIFEST)
-    making.to.check_same()
+    staged.to.check_same()
     write_atomically(out / MANIFEST, content)
     return manifest
 

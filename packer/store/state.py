@@ -20,7 +20,7 @@ from reader.format.errors import IncompleteStoreError, StoreError
 from reader.format.filesystem import error_path, open_regular, plain_path, user_path
 from reader.format.manifest import MANIFEST, Manifest
 from reader.format.shown import redacted, shown
-from reader.format.splits import beside, stages
+from reader.format.splits import stages, staging_path
 from reader.format.urls import is_url
 
 # In a stage inside OUT: all that is in it is finished, and being moved out of it.
@@ -103,10 +103,10 @@ def stage_of(out: Path) -> Path:
 
     Whose folder that is, who may read it and what is mounted there stays as it is.
     """
-    for stage in (beside(out), out / FOLDER):
+    for stage in (staging_path(out), out / FOLDER):
         if os.path.isdir(stage / FOLDER):
             return stage
-    return out / FOLDER if os.path.isdir(out) and not published(out) else beside(out)
+    return out / FOLDER if os.path.isdir(out) and not published(out) else staging_path(out)
 
 
 def published(out: Path) -> list[Path]:
@@ -202,7 +202,7 @@ def _progress_of_parts(store: Path) -> str:
         return f"{message}. Continue with: {command}"
     more = f" and {len(left) - _PARTS_NAMED} more" if len(left) > _PARTS_NAMED else ""
     message += f", not {', '.join(map(str, left[:_PARTS_NAMED]))}{more}"
-    unfinished = (beside(part.folder(store)) for part in left)
+    unfinished = (staging_path(part.folder(store)) for part in left)
     line = next((command_to_resume(folder, header) for folder in unfinished if (header := header_of(folder))), "")
     return f"{message}. When all are: {command}.{f' Continue with: {line}' if line else ' Pack these as the others.'}"
 

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from reader.epoch import stamped
+from reader.epoch import with_origin
 from reader.memory.row_table import row_of
 from reader.store import Batch, ImageBatch, Images, RaggedBatch, Targets
 
@@ -52,7 +52,7 @@ def seeded(batch: Batch) -> Batch:
 
     Which epoch it is, nobody says here. Random transforms draw from it.
     """
-    stamped(batch, seed=int(torch.empty((), dtype=torch.int64, device="cpu").random_()))
+    with_origin(batch, seed=int(torch.empty((), dtype=torch.int64, device="cpu").random_()))
     return batch
 
 

@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from reader import compiled
-from reader.buffers import BufferPool, fresh
+from reader.buffers import BufferPool, empty_shared
 from reader.dataset import collate
 from reader.dataset.indexing import Index, checked_position, checked_positions, is_row, split_positions
 from reader.dataset.opened_store import OpenedStore
@@ -25,7 +25,7 @@ from reader.dataset.splits import remote_store, store_path
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
 from reader.rows import Rows, is_run, rows_named
-from reader.store import Batch, ImageBatch, RaggedBatch, names_targets, plain
+from reader.store import Batch, ImageBatch, RaggedBatch, as_tuple, names_targets
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -145,9 +145,9 @@ class MemmapDataset(Dataset[Any]):
         if self._is_by_row:
             return self._joined([self._sample(int(position)) for position in positions])
         rows = self._store_rows(positions)
-        batch = self._slice(rows) if isinstance(index, slice) else self._opened.gather(rows, fresh)
+        batch = self._slice(rows) if isinstance(index, slice) else self._opened.gather(rows, empty_shared)
         result = self._transformed(batch) if self._takes_batches else batch
-        return plain(result, by_name=self._by_name) if self.as_tuple and isinstance(result, Batch) else result
+        return as_tuple(result, by_name=self._by_name) if self.as_tuple and isinstance(result, Batch) else result
 
     def __iter__(self) -> Iterator[Any]:
         """Give one row after the other; without this, an IndexError of a transform would end the loop as if all were given."""
@@ -163,14 +163,14 @@ class MemmapDataset(Dataset[Any]):
             self._check_labels()
         if self._is_by_row:
             return [self[int(i)] for i in indices]
-        memory = self._pool.lease if get_worker_info() is None else fresh
+        memory = self._pool.lease if get_worker_info() is None else empty_shared
         batch = self._opened.gather(self._store_rows(self._positions(indices)), memory)
         if self._takes_batches:
             batch = self._transformed(batch)
             if not isinstance(batch, Batch):
                 return collate.transformed_rows(batch, len(indices))
         if self.as_tuple:
-            return collate.tuple_rows(*plain(batch, by_name=self._by_name))
+            return collate.tuple_rows(*as_tuple(batch, by_name=self._by_name))
         collate.seeded(batch)
         return collate.ragged_rows(batch) if isinstance(batch, RaggedBatch) else batch
 
@@ -313,7 +313,7 @@ class MemmapDataset(Dataset[Any]):
 
     def _slice(self, rows: Rows) -> Batch:
         if not len(rows) or not is_run(rows):
-            return self._opened.gather(rows, fresh)
+            return self._opened.gather(rows, empty_shared)
         return self._opened.slice(int(rows[0]), int(rows[-1]) + 1)
 
     @property
@@ -378,7 +378,7 @@ class MemmapDataset(Dataset[Any]):
 
 def sample_of(row: Batch, *, by_name: bool) -> tuple[torch.Tensor, Target]:
     """Return (uint8[C, H, W], target) of one row."""
-    image, targets = plain(row, by_name=by_name)
+    image, targets = as_tuple(row, by_name=by_name)
     assert isinstance(image, torch.Tensor)
     value: Target = row.targets.item() if row.targets.ndim == 0 else row.targets
     return image, targets | {"targets": value} if isinstance(targets, dict) else value

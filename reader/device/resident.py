@@ -51,14 +51,14 @@ class OnDevice(Place):
     def __init__(self, memory: torch.Tensor) -> None:
         self.memory = memory
 
-    def bring(self, spans: Spans, places: Rows, memory: Memory) -> tuple[torch.Tensor, None]:
+    def load(self, spans: Spans, places: Rows, memory: Memory) -> tuple[torch.Tensor, None]:
         """Gather spans there, on the current stream and without waiting for the device.
 
         Spans of one size are one index_select of rows of wide words. Those of their own sizes are one concatenation of slices:
         CUDA copies the bytes of 128 of them by one kernel, with no index of bytes, which would take 8 times the batch's memory.
 
         Raises:
-            RuntimeError, torch.OutOfMemoryError: as `Place.bring`.
+            RuntimeError, torch.OutOfMemoryError: as `Place.load`.
         """
         table, sizes = _recorded(self.memory), spans.sizes
         size = int(sizes[0]) if len(sizes) else 0

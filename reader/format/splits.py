@@ -19,7 +19,7 @@ ROLES = {
 FOLDER = ".packing"
 
 
-def beside(out: Path) -> Path:
+def staging_path(out: Path) -> Path:
     """Name the folder beside OUT in which it is packed."""
     return out.with_name(f"{out.name}{FOLDER}")
 
@@ -34,7 +34,7 @@ def stages(root: Path) -> list[Path]:
     own = root if root.name else root.absolute()
     places = [root]
     if own.name:
-        places += [beside(own), own / FOLDER]
+        places += [staging_path(own), own / FOLDER]
     if own.parent.name:
-        places += [stage / own.name for stage in (beside(own.parent), own.parent / FOLDER)]
+        places += [stage / own.name for stage in (staging_path(own.parent), own.parent / FOLDER)]
     return places

@@ -18,7 +18,7 @@ from reader.buffers import BufferPool
 from reader.dataset.dataset import MemmapDataset
 from reader.device.resident import Resident
 from reader.device.transfer import CudaCopier
-from reader.loading.finish import Finish, Unfinished
+from reader.loading.batch_transform import BatchTransform, PendingBatch
 from reader.loading.iteration import Group
 from reader.memory.places import Place
 from reader.memory.read_ahead import AHEAD_SHARE, ReadAhead
@@ -108,28 +108,30 @@ class Gathering:
             is_batch=self._device.type == "cpu",
         )
 
-    def groups(self, plan: EpochPlan, steps: Iterator[Steps], finish: Finish) -> Generator[Group, None, None]:
-        """Yield the batches of a pass, in groups; what is left to the caller's thread comes as Unfinished."""
+    def groups(
+        self, plan: EpochPlan, steps: Iterator[Steps], transform: BatchTransform
+    ) -> Generator[Group, None, None]:
+        """Yield the batches of a pass, in groups; what is left to the caller's thread comes as PendingBatch."""
         # slots in all: of the copies in progress, depth + 1, of the batch that is sent next, and of that behind it
         depth = max(0, self._prefetch - 1)
         copier = CudaCopier(self._device, depth=depth) if self._device.type == "cuda" else None
         place = self._place(plan)
         try:
             further = place.ahead(steps)
-            current = self._begin_next(further, place, finish, copier)
+            current = self._begin_next(further, place, transform, copier)
             while current is not None:
                 groups, is_complete = current
                 # the copies of the next group run while this one is waited for
-                following = None if is_complete else self._begin_next(further, place, finish, copier)
+                following = None if is_complete else self._begin_next(further, place, transform, copier)
                 yield from groups
-                current = self._begin_next(further, place, finish, copier) if is_complete else following
+                current = self._begin_next(further, place, transform, copier) if is_complete else following
         finally:
             place.close()
             if copier is not None:
                 copier.drain()
 
     def _begin_next(
-        self, further: Iterator[Steps], place: Place, finish: Finish, copier: CudaCopier | None
+        self, further: Iterator[Steps], place: Place, transform: BatchTransform, copier: CudaCopier | None
     ) -> tuple[Iterator[Group], bool] | None:
         """Begin to bring the batches of the next steps; returns them, and whether they are there; None at the end.
 
@@ -143,7 +145,7 @@ class Gathering:
                 batches, copies = self.begin(steps.batches, place)
         except Exception as e:
             return _failed(e), False
-        return _finished(batches, copies, steps, finish, copier), copies is None
+        return _finished(batches, copies, steps, transform, copier), copies is None
 
     def begin(self, groups: list[Rows], place: Place) -> tuple[deque[Batch], Copies | None]:
         """Begin to bring a group of batches from a place to one leased buffer, and cut it; None: they are there."""
@@ -157,7 +159,7 @@ class Gathering:
         """Free the buffers that no batch is in, those of crops and floats too."""
         self.pool.clear()
         self._ahead_pool = None
-        compiled.let_go()
+        compiled.release()
 
 
 def _failed(error: Exception) -> Iterator[Group]:
@@ -166,7 +168,7 @@ def _failed(error: Exception) -> Iterator[Group]:
 
 
 def _finished(
-    batches: deque[Batch], copies: Copies | None, steps: Steps, finish: Finish, copier: CudaCopier | None
+    batches: deque[Batch], copies: Copies | None, steps: Steps, transform: BatchTransform, copier: CudaCopier | None
 ) -> Iterator[Group]:
     """Wait for the pixels of a group and yield it, ready for the caller or on its way to the device."""
     items: list[object] = []
@@ -175,9 +177,9 @@ def _finished(
     try:
         for start in steps.starts:
             batch = batches.popleft()
-            item = finish.in_feeder(batch, start)
-            item = Unfinished(item if copier is None else copier.send(item), start, batch.rows)
-            items.append(item if finish.is_left else finish.in_caller(item))
+            item = transform.in_feeder(batch, start)
+            item = PendingBatch(item if copier is None else copier.send(item), start, batch.rows)
+            items.append(item if transform.is_left else transform.in_caller(item))
     except Exception:
         # a transform that raises does not take the batches before it along
         if items:

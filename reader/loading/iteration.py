@@ -14,7 +14,7 @@ from typing import Any, Generic
 import torch
 from typing_extensions import TypeVar
 
-from reader.loading.finish import Finish, Unfinished
+from reader.loading.batch_transform import BatchTransform, PendingBatch
 from reader.planning.epochs import Progress
 
 # What a loop gets.
@@ -36,14 +36,14 @@ class Iteration(Generic[Given]):
 
     Args:
         source: makes the groups, in a thread of its own where prefetch is not 0.
-        finish: what is left to do with each batch in the caller's thread.
+        transform: its steps that are left run in the caller's thread.
         prefetch: groups that wait at most.
     """
 
     def __init__(
-        self, progress: Progress, source: Generator[Group, None, None], finish: Finish, *, prefetch: int
+        self, progress: Progress, source: Generator[Group, None, None], transform: BatchTransform, *, prefetch: int
     ) -> None:
-        self._progress, self._finish, self._plan = progress, finish, progress.plan
+        self._progress, self._transform, self._plan = progress, transform, progress.plan
         self._source, self._process = source, os.getpid()
         self._group: deque[LoopItem] = deque()
         self._ready: queue.Queue[Any] = queue.Queue(prefetch)
@@ -70,8 +70,8 @@ class Iteration(Generic[Given]):
             if not (group := self._group):
                 group = self._group = deque(self._next_group())
             item, position = group.popleft()
-            if isinstance(item, Unfinished):
-                item = self._finish.in_caller(item)
+            if isinstance(item, PendingBatch):
+                item = self._transform.in_caller(item)
             self._progress.position, self._progress.is_over = position, self._plan.is_over(position)
             return item
         except StopIteration:

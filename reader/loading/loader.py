@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, Subset
 
 from reader.dataset.dataset import MemmapDataset, Transform
 from reader.device.transfer import entered
-from reader.loading.finish import Finish
+from reader.loading.batch_transform import BatchTransform
 from reader.loading.gathering import Gathering
 from reader.loading.iteration import Given, Group, Iteration
 from reader.planning.epochs import Epochs
@@ -135,7 +135,7 @@ class MemmapLoader(Generic[Given]):
         self.dataset = _mapped(dataset)
         if as_tuple:
             self.dataset._check_labels()
-        self.transform = _of_batches(self.dataset, transform)
+        self.transform = _batch_transform(self.dataset, transform)
         if shuffle not in (False, True, "full", "block"):
             raise ValueError(f"shuffle is {shuffle!r}, expected False, True, 'full' or 'block'.")
         self.as_tuple, self.prefetch = as_tuple, _checked("prefetch", prefetch, 0, _MOST_AHEAD)
@@ -182,13 +182,15 @@ class MemmapLoader(Generic[Given]):
         plan, is_sent = self._epochs.begin(), self.device.type == "cuda"
         is_worked_on = self.transform is not None or is_sent
         group_bytes = TRANSFORMED_GROUP_BYTES if is_worked_on else BATCH_GROUP_BYTES
-        finish = Finish(plan, self.transform, as_tuple=self.as_tuple, on_device=is_sent, threads=self._threads)
+        transform = BatchTransform(
+            plan, self.transform, as_tuple=self.as_tuple, on_device=is_sent, threads=self._threads
+        )
         source: Callable[[], Generator[Group, None, None]] = functools.partial(
-            self._gathering.groups, plan, plan.steps(plan.items(), group_bytes), finish
+            self._gathering.groups, plan, plan.steps(plan.items(), group_bytes), transform
         )
         # with prefetch=0 it runs in the caller's thread, whose device is not ours to change
         source = entered(self.device, source) if is_sent and self.prefetch else source
-        iteration: Iteration[Given] = Iteration(self._epochs.progress, source(), finish, prefetch=self.prefetch)
+        iteration: Iteration[Given] = Iteration(self._epochs.progress, source(), transform, prefetch=self.prefetch)
         self._iterations.add(iteration)
         return iteration
 
@@ -257,7 +259,7 @@ def _mapped(dataset: object) -> MemmapDataset:
     raise ValueError(f"dataset is a {type(dataset).__name__}, expected a MemmapDataset or a subset of one.")
 
 
-def _of_batches(dataset: MemmapDataset, transform: Transform | None) -> Transform | None:
+def _batch_transform(dataset: MemmapDataset, transform: Transform | None) -> Transform | None:
     """Return the transform that is given, else the dataset's; raises ValueError where it takes single images."""
     if type(transform).__module__.startswith("torchvision.") or dataset._is_by_row:
         raise ValueError(

@@ -43,7 +43,7 @@ class Remote(ByteReader, Protocol):
 class Place:
     """Where the bytes of a file are."""
 
-    def bring(self, spans: Spans, places: Rows, memory: Memory) -> tuple[torch.Tensor, Copies | None]:
+    def load(self, spans: Spans, places: Rows, memory: Memory) -> tuple[torch.Tensor, Copies | None]:
         """Begin to bring spans to their places in uint8[n], which is complete when the copies, if any, were waited for.
 
         That is in memory that is asked for, or that the place has read them into.

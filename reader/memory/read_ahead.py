@@ -35,7 +35,7 @@ class ReadAhead(Place):
         window_end: global position at which a chunk that holds this position must end, since the rows after it are elsewhere.
         past_cache: leave nothing in the page cache, see `RawFile`.
         lease: gives memory for a step's rows, uint8[bytes].
-        is_batch: that is the memory of their batch too, see `bring`; else they are copied from it.
+        is_batch: that is the memory of their batch too, see `load`; else they are copied from it.
 
     For one thread. `close` ends the reads.
     """
@@ -71,9 +71,9 @@ class ReadAhead(Place):
                 return
             yield self._waiting.popleft()
 
-    def bring(self, spans: Spans, places: Rows, memory: Memory) -> tuple[torch.Tensor, Copies | None]:
+    def load(self, spans: Spans, places: Rows, memory: Memory) -> tuple[torch.Tensor, Copies | None]:
         """Return the spans of the next step in the memory they were read into, or copied from there."""
-        return (self._take(spans), None) if self._is_batch else super().bring(spans, places, memory)
+        return (self._take(spans), None) if self._is_batch else super().load(spans, places, memory)
 
     def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> None:
         """Copy the spans of the next step to their places in out."""

@@ -93,7 +93,7 @@ class RowTable:
         layout = self.layout(rows, columns)
         copies: Copies | None
         if self.is_raw:
-            pixels, copies = place.bring(layout.spans, layout.places, memory)
+            pixels, copies = place.load(layout.spans, layout.places, memory)
         else:
             pixels, copies = self._decoded(rows, columns, layout, place, memory)
         return self.batch(rows, columns, pixels, layout.places), copies
@@ -115,7 +115,7 @@ class RowTable:
         self, rows: Rows, columns: Columns, layout: Layout, place: Place, memory: Memory
     ) -> tuple[torch.Tensor, Copies]:
         """Begin to decode rows by threads, straight into the memory of a batch: uint8[n]."""
-        frames, reads = place.bring(layout.spans, laid_out(layout.spans.sizes), own_memory)
+        frames, reads = place.load(layout.spans, laid_out(layout.spans.sizes), own_memory)
         if reads is not None:
             reads.wait()
         out, ends = memory(int(layout.sizes.sum())), np.cumsum(layout.sizes)

@@ -55,7 +55,7 @@ class Epochs:
         self._is_given, self._seed = seed is not None, seed
         self._drawn = 0 if self._is_given else int(torch.randint(_MOST_SEED, (), device="cpu"))
         self.next = (0, 0)
-        self.plan = self._at(*self.next)
+        self.plan = self._plan_at(*self.next)
         self.progress = Progress(self.plan, 0, finished=True)
 
     @property
@@ -65,7 +65,7 @@ class Epochs:
             return self._seed
         return 0 if ranks_now(self._given, must_know=False).world_size > 1 else self._drawn
 
-    def _at(self, epoch: int, position: int = 0, *, must_know: bool = False) -> EpochPlan:
+    def _plan_at(self, epoch: int, position: int = 0, *, must_know: bool = False) -> EpochPlan:
         """Plan an epoch, or its rest behind a position, for the ranks that are known by now; begins nothing."""
         ranks = ranks_now(self._given, must_know=must_know)
         cut = self.orders.cut(self._batch_size, ranks.rank, ranks.world_size)
@@ -78,7 +78,7 @@ class Epochs:
         Raises:
             TypeError: the sampler has no length.
         """
-        return (self._at(*self.next) if self.progress.finished else self.progress.plan).count_steps()
+        return (self._plan_at(*self.next) if self.progress.finished else self.progress.plan).count_steps()
 
     def step(self, epoch: int, step: int) -> EpochPlan:
         """Plan an epoch from one of its steps on.
@@ -89,7 +89,7 @@ class Epochs:
         """
         if self.orders.sampler is not None:
             raise ValueError("rows come from a sampler, which alone knows them.")
-        plan = self._at(epoch)
+        plan = self._plan_at(epoch)
         if not 0 <= step < plan.count_steps():
             raise IndexError(f"step is {step}, expected 0 to {plan.count_steps() - 1}.")
         return replace(plan, position=plan.cut.step(0).after * step)
@@ -98,7 +98,7 @@ class Epochs:
         """Begin a pass where `next` says, or a sampler that was set to another epoch; the one after it is the next epoch's."""
         if self.orders.sampler is not None and (moved := self.orders.sampler.moved_to()) is not None:
             self.next = (moved, 0)
-        plan = self._at(*self.next, must_know=True)
+        plan = self._plan_at(*self.next, must_know=True)
         progress = Progress(plan, plan.position, is_over=plan.is_over(plan.position))
         self.plan, self.next, self.progress = plan, (plan.number + 1, 0), progress
         if self.orders.sampler is not None:

@@ -65,7 +65,7 @@ class Fetcher:
             (root / "blocks").mkdir(parents=True, exist_ok=True)
             with _Locks(root).held(_OPENING):
                 for name in manifest.files.keys() - {PIXELS, SAMPLES, REJECTED}:
-                    self._bring(root, name, manifest.files[name])
+                    self._fetch_file(root, name, manifest.files[name])
                 _write(_part_of(root / MANIFEST), [head])
                 os.replace(_part_of(root / MANIFEST), root / MANIFEST)
         self._blocks, self._locks = Blocks(root), _Locks(root)
@@ -100,7 +100,7 @@ class Fetcher:
     def file(self, name: str) -> str:
         """Fetch a file of the store."""
         with self._locks.held(_OPENING):
-            self._bring(self._blocks.root, name, self._blocks.manifest.files[name])
+            self._fetch_file(self._blocks.root, name, self._blocks.manifest.files[name])
         return ""
 
     def _started(self, block: int) -> Future[None]:
@@ -153,7 +153,7 @@ class Fetcher:
             left -= size
         return left
 
-    def _bring(self, root: Path, name: str, entry: FileEntry) -> None:
+    def _fetch_file(self, root: Path, name: str, entry: FileEntry) -> None:
         """Have a file of the store in the cache, for whoever holds the lock of opening."""
         if (root / name).exists():
             return

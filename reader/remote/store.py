@@ -167,10 +167,10 @@ class RemoteStore:
                 weakref.finalize(self, _end, self._process)
                 question = {"open": [self.url, self.cache, self.limit, self._digest]} | question
             for name, value in question.items():
-                answer = self._said(self._process, {name: value})
+                answer = self._answer(self._process, {name: value})
             return answer
 
-    def _said(self, process: subprocess.Popen[bytes], question: dict[str, object]) -> str:
+    def _answer(self, process: subprocess.Popen[bytes], question: dict[str, object]) -> str:
         assert process.stdin is not None
         assert process.stdout is not None
         answer: dict[str, str] = {

@@ -92,7 +92,7 @@ class Normalize(torch.nn.Module):
             ValueError: images of different sizes have masks.
         """
         if isinstance(images, Batch):
-            return self._of_batch(images)
+            return self._normalized(images)
         # not by its type: the stand-in for a tensor during tracing is not a tensor
         if not hasattr(images, "float"):
             instead = (
@@ -114,7 +114,7 @@ class Normalize(torch.nn.Module):
         scale, shift = (self.get_buffer(name).to(images.device) for name in ("scale", "shift"))
         return torch.addcmul(shift, images.float(), scale).to(self.dtype)
 
-    def _of_batch(self, batch: ImageBatch | RaggedBatch) -> ImageBatch | RaggedBatch:
+    def _normalized(self, batch: ImageBatch | RaggedBatch) -> ImageBatch | RaggedBatch:
         check_batch(self, batch)
         if isinstance(batch, RaggedBatch):
             refuse_masks(self, batch)

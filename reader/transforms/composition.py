@@ -71,11 +71,11 @@ class Compose(TransformGroup):
     """
 
     def __init__(self, transforms: Sequence[Transform]) -> None:
-        self.transforms = distinct(flat(checked_transforms(transforms)))
+        self.transforms = distinct(flattened(checked_transforms(transforms)))
 
     def __call__(self, batch: Any) -> Any:
         """Return what the last one returns."""
-        return in_turn(self.transforms, batch)
+        return apply_in_turn(self.transforms, batch)
 
 
 class RandomApply(TransformGroup):
@@ -114,7 +114,7 @@ class RandomApply(TransformGroup):
             return changed(batch, self.program(here), self)
         is_chosen = self._chosen(here)
         if self.needs_full_batch:
-            return in_turn(self.transforms, batch) if len(batch) and is_chosen[0] else batch
+            return apply_in_turn(self.transforms, batch) if len(batch) and is_chosen[0] else batch
         if isinstance(batch, RaggedBatch):
             return changed_by_row(self, batch)
         index = is_chosen.nonzero()[:, 0]
@@ -157,12 +157,12 @@ class RandomChoice(TransformGroup):
         return self.transforms[sum(drawn >= limit for limit in itertools.accumulate(self.p[:-1]))](batch)
 
 
-def in_turn(transforms: Sequence[Transform], batch: Any) -> Any:
+def apply_in_turn(transforms: Sequence[Transform], batch: Any) -> Any:
     """Call transforms one after the other, with as few passes over the pixels as there can be.
 
     What cuts, resizes and flips is a view, whose pixels are made once; programs that follow each other are one.
     """
-    for kind, each in itertools.groupby(flat(transforms), _kind):
+    for kind, each in itertools.groupby(flattened(transforms), _kind):
         run = list(each)
         if kind == "view" and isinstance(batch, Batch):
             view = View.from_batch(run[0], batch)
@@ -178,12 +178,12 @@ def in_turn(transforms: Sequence[Transform], batch: Any) -> Any:
     return batch
 
 
-def flat(transforms: Sequence[Any]) -> list[Any]:
+def flattened(transforms: Sequence[Any]) -> list[Any]:
     """Return transforms, with those of a Compose in place of it."""
     return [
         each
         for transform in transforms
-        for each in (flat(transform.transforms) if type(transform) is Compose else [transform])
+        for each in (flattened(transform.transforms) if type(transform) is Compose else [transform])
     ]
 
 
@@ -207,7 +207,7 @@ def _is_ours(transform: object) -> bool:
 
 def _program(transforms: Sequence[Any], batch: ImageBatch | RaggedBatch) -> Program:
     """Draw the steps of transforms, one after the other."""
-    return Program.joined([transform.program(batch) for transform in flat(transforms)])
+    return Program.joined([transform.program(batch) for transform in flattened(transforms)])
 
 
 def _changed_part(batch: ImageBatch, index: torch.Tensor, transforms: Sequence[Transform]) -> ImageBatch:
@@ -215,7 +215,7 @@ def _changed_part(batch: ImageBatch, index: torch.Tensor, transforms: Sequence[T
     at = index.to(batch.pixels.device)
     # rows of bytes by index_select: indexing takes twenty times as long
     bare = batch.replace(pixels=batch.pixels[:, :0])
-    part = in_turn(transforms, bare[at].replace(pixels=compiled.copied(batch.pixels, at)))
+    part = apply_in_turn(transforms, bare[at].replace(pixels=compiled.copied(batch.pixels, at)))
     kept = batch.pixels[at[:0]]
     if not isinstance(part, ImageBatch) or part.pixels[:0].shape != kept.shape or part.pixels.dtype != kept.dtype:
         raise ValueError(

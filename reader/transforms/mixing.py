@@ -107,7 +107,7 @@ class RandomErasing(RowTransform):
         return tensor_on(batch.pixels.device, self.value).to(torch.uint8)
 
 
-class _OfTwo(Described):
+class _PairMix(Described):
     """Mixes each image with the one before it in the batch, and their targets as much: the batch should be shuffled."""
 
     # asked by RandomApply and RandomChoice: there is one draw for a batch
@@ -171,7 +171,7 @@ class _OfTwo(Described):
             )
 
 
-class MixUp(_OfTwo):
+class MixUp(_PairMix):
     """Mix each image of a batch with the one before it, by one share for the batch, as torchvision does.
 
     The share is drawn from Beta(alpha, alpha), by the first row of the batch.
@@ -216,7 +216,7 @@ class MixUp(_OfTwo):
         return self._share(batch, MIXUP)
 
 
-class CutMix(_OfTwo):
+class CutMix(_PairMix):
     """Put a rectangle of the one before it into each image of a batch, the same for all, as torchvision does.
 
     Its area is one minus a share drawn from Beta(alpha, alpha), by the first row of the batch, and what is in the image counts.

@@ -17,7 +17,7 @@ from reader import (
     transforms,
 )
 from reader.device.transfer import send_batch
-from reader.epoch import stamped
+from reader.epoch import with_origin
 from reader.host_values import on_host, remember, sent
 
 META = torch.device("meta")
@@ -71,7 +71,7 @@ def batches(monkeypatch: pytest.MonkeyPatch, content: bool) -> tuple[ImageBatch,
     here = ImageBatch(pixels, rows, area.clone() if content else None, rows=rows, batch_size=[20])
     both = (here, send_batch(here, META))
     for batch in both:
-        stamped(batch, epoch=2, position=40, seed=5)
+        with_origin(batch, epoch=2, position=40, seed=5)
     return both
 
 

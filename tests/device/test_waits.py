@@ -11,7 +11,7 @@ from conftest import devices
 
 from reader import ImageBatch, transforms
 from reader.device.transfer import send_batch
-from reader.epoch import stamped
+from reader.epoch import with_origin
 from reader.transforms.kernels.pixel_ops import tensor_on
 
 LAUNCHING: dict[str, Callable[[], Any]] = {
@@ -48,7 +48,7 @@ def batch() -> ImageBatch:
     pixels = torch.randint(0, 256, (8, 64, 64, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     rows = torch.arange(8)
     made = ImageBatch(pixels=pixels, targets=rows, rows=rows.clone(), batch_size=[8])
-    return stamped(send_batch(made, torch.device("cuda", 0)), epoch=1, position=16, seed=3)
+    return with_origin(send_batch(made, torch.device("cuda", 0)), epoch=1, position=16, seed=3)
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def compiled_or_not(is_compiled: bool) -> Iterator[None]:
 
 def taken(reader: ReadAhead, rows: Rows) -> np.ndarray:
     """Return the rows of the reader's next step."""
-    out, _ = reader.bring(spans_of(rows), places_of(rows), own_memory)
+    out, _ = reader.load(spans_of(rows), places_of(rows), own_memory)
     return out.numpy().reshape(-1, ROW_BYTES)
 
 
@@ -216,7 +216,7 @@ def read_in_steps(path: Path, order: np.ndarray, *, batch: int = 8, chunk: int =
     try:
         for step in reader.ahead(iter(steps_of([order[i : i + batch] for i in range(0, len(order), batch)]))):
             spans = spans_of(step.batches[0], LARGE_ROW_BYTES)
-            rows, _ = reader.bring(spans, places_of(step.batches[0], LARGE_ROW_BYTES), _no_memory)
+            rows, _ = reader.load(spans, places_of(step.batches[0], LARGE_ROW_BYTES), _no_memory)
             got.append(rows.numpy().reshape(-1, LARGE_ROW_BYTES))
     finally:
         reader.close()

@@ -27,7 +27,7 @@ def rows_of_other_sources(out: Path, *images: str | os.PathLike[str]) -> list[in
     for split, store in stores_of(out).items():
         manifest, inputs = read_manifest(store), listed[split]
         options: dict[str, Any] = dict(manifest.options)
-        decoder = row_decoder(Geometry.recorded(manifest), RowOptions.among(options))
+        decoder = row_decoder(Geometry.recorded(manifest), RowOptions.pick_from(options))
         rows, pixels = StoredRows(store, manifest), (store / PIXELS).read_bytes()
         sources: dict[str, list[bytes]] = {}
         for index, path in enumerate(inputs.paths):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, DataLoader, WeightedRandomSampler
 
 from reader import ImageBatch, MemmapDataset, MemmapLoader, transforms
-from reader.epoch import in_epoch, stamped
+from reader.epoch import in_epoch, with_origin
 from reader.transforms import (
     ColorJitter,
     GaussianBlur,
@@ -94,7 +94,7 @@ def test_the_random_numbers_stay_what_they_are() -> None:
         ]
     batch = many(2)
     batch.rows = torch.tensor([7, 8])
-    drawn = draw(stamped(batch, epoch=3, position=40, seed=5), 1, range(2)).flatten().tolist()
+    drawn = draw(with_origin(batch, epoch=3, position=40, seed=5), 1, range(2)).flatten().tolist()
     frozen = [0.46003894940691425, 0.24467332472600067, 0.4036699074510779, 0.0970828683634315]
     assert drawn == pytest.approx(frozen, abs=1e-15)
 

@@ -39,5 +39,5 @@ def requantize(images: str, dest: str, output: Output, **options: Any) -> int:
         report = run(images, dest, **options, progress=bar.update)
     output.report(report, messages.requantized(report))
     if report.too_many_rejects:
-        return fail(messages.rejected_of(report.rejected, report.inputs, options["max_rejects"]), EXIT_REJECTS)
+        return fail(messages.rejects_sentence(report.rejected, report.inputs, options["max_rejects"]), EXIT_REJECTS)
     return 0

@@ -13,14 +13,14 @@ import torch
 
 from reader.dataset.dataset import Transform
 from reader.device.transfer import DeviceBatch
-from reader.epoch import in_epoch, on_threads_of, stamped
+from reader.epoch import in_epoch, on_threads_of, with_origin
 from reader.planning.plan import EpochPlan
 from reader.rows import rows_named
-from reader.store import Batch, plain
-from reader.transforms.composition import flat, in_turn
+from reader.store import Batch, as_tuple
+from reader.transforms.composition import apply_in_turn, flattened
 
 
-class Unfinished(NamedTuple):
+class PendingBatch(NamedTuple):
     """Stands for a batch that the caller's thread finishes: what the feeder has made of it, or the copy that it has started.
 
     start: position of its first row in the epoch. rows: int64[B], of the store, for an error of a step.
@@ -31,7 +31,7 @@ class Unfinished(NamedTuple):
     rows: torch.Tensor | None
 
 
-class Finish:
+class BatchTransform:
     """Runs the transform of an epoch's batches, and gives the caller the form that it wants.
 
     `in_feeder` runs in the thread that gathers batches, `in_caller` in the caller's. On the CPU the first steps of the transform
@@ -54,7 +54,7 @@ class Finish:
         threads: int,
         on_device: bool = False,
     ) -> None:
-        steps = [] if transform is None else flat([transform])
+        steps = [] if transform is None else flattened([transform])
         count = 0 if on_device else len(list(itertools.takewhile(_may_run_in_feeder, steps)))
         self._first, self._rest = steps[:count], steps[count:]
         # whether something is left to do in the caller's thread
@@ -68,31 +68,31 @@ class Finish:
 
     def in_feeder(self, batch: Batch, start: int) -> Any:
         """Run the steps that run in the feeder; what they return is for `in_caller`, or is sent to a device first."""
-        return self._run(self._first, self._marked(batch, start), batch.rows) if self._first else batch
+        return self._run(self._first, self._with_origin(batch, start), batch.rows) if self._first else batch
 
-    def in_caller(self, item: Unfinished) -> object:
+    def in_caller(self, item: PendingBatch) -> object:
         """Run the other steps, on the device where the batch was sent, and give the result its form."""
         result, start, rows = item
         if isinstance(result, DeviceBatch):
             result = result()
         if self._is_marked_last and isinstance(result, Batch):
-            result = self._marked(result, start)
+            result = self._with_origin(result, start)
         if self._rest:
             result = self._run(self._rest, result, rows)
         if self._as_tuple and isinstance(result, Batch):
-            result = plain(result, by_name=self._by_name)
+            result = as_tuple(result, by_name=self._by_name)
         return result
 
-    def _marked(self, batch: Batch, start: int) -> Batch:
+    def _with_origin(self, batch: Batch, start: int) -> Batch:
         """Write on a batch what its random numbers depend on, where somebody may ask for it."""
-        return stamped(batch, epoch=self._epoch, position=start, seed=self._seed) if self._is_seen else batch
+        return with_origin(batch, epoch=self._epoch, position=start, seed=self._seed) if self._is_seen else batch
 
     def _run(self, steps: list[Transform], result: object, rows: torch.Tensor | None) -> object:
         """Call steps of the transform in what they are to run in."""
         named = rows_named(self._dataset.path, rows)
         with named, in_epoch(self._epoch), on_threads_of(self._threads):
             try:
-                return in_turn(steps, result)
+                return apply_in_turn(steps, result)
             except StopIteration as e:
                 raise RuntimeError(
                     "the transform raised StopIteration, which would end the loop as if all were read."
