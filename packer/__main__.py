@@ -12,7 +12,7 @@ _OBJECTS = 50_000
 
 
 def main() -> NoReturn:
-    """Run the command; until it handles signals itself, and when it no longer does, they end the process without a word."""
+    """Run the command; before and after its own handling of signals, they end the process silently."""
     gc.set_threshold(_OBJECTS)
     for number in (signal.SIGINT, signal.SIGTERM):
         # who started this may want one ignored, as nohup and a shell's & do

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 class PackError(RuntimeError):
-    """The pack cannot be done or was given up; what is committed can be resumed."""
+    """The pack failed or was given up; committed blocks can be resumed."""
 
 
 class OptionsError(ValueError):
@@ -19,11 +19,11 @@ class ScanError(ValueError):
 
 
 class SourceError(PackError):
-    """What the inputs are on cannot be read now; nothing is wrong with the inputs."""
+    """The disk or network of the inputs cannot be read now; the inputs themselves may be intact."""
 
 
 class UnreadableError(SourceError):
-    """A file that is there gives an error of its disk or network: perhaps it alone."""
+    """An existing file cannot be read from its disk or network; others may be readable."""
 
 
 class RemoteError(ScanError):
@@ -59,7 +59,7 @@ class DiskFullError(PackError):
 
 
 class EngineError(RuntimeError):
-    """The workers cannot do the work at all; says why."""
+    """No worker can do the work; says why."""
 
 
 # From here on for modules of ours alone: no caller sees these.

@@ -27,7 +27,7 @@ _listener: ContextVar[OnProgress | None] = ContextVar("listener", default=None)
 
 @contextlib.contextmanager
 def listening(progress: OnProgress | None) -> Iterator[None]:
-    """Call progress with what is reported meanwhile in this thread; None: nothing changes."""
+    """Call progress with the reports of this thread; None keeps the current listener."""
     if progress is None:
         yield
         return
@@ -39,7 +39,7 @@ def listening(progress: OnProgress | None) -> Iterator[None]:
 
 
 def reports(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Call the argument of a function's keyword `progress` with what is reported while it runs."""
+    """Call the function's argument `progress` with the reports made while it runs."""
 
     @functools.wraps(function)
     def called(*arguments: _Arguments.args, **keywords: _Arguments.kwargs) -> _Result:
@@ -58,7 +58,7 @@ def notify(progress: Progress) -> None:
 
 
 class CountedBytes:
-    """Counts bytes of files that are read, of so many, and reports them as the stage "digest"."""
+    """Counts bytes of files that are read, and reports them as the stage "digest"."""
 
     def __init__(self, total: int) -> None:
         self._done, self._total = 0, total
@@ -70,7 +70,7 @@ class CountedBytes:
 
 
 def tracked(stage: str, items: Iterable[_T], total: int = 0, *, split: str = "") -> Iterator[_T]:
-    """Yield items, and report how many of them are done; total: of how many, 0: that is not known."""
+    """Yield items, and report how many are done; total: their number, 0 if unknown."""
     listener = _listener.get()
     if listener is None:
         yield from items

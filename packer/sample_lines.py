@@ -1,4 +1,4 @@
-"""The lines of samples.jsonl, one a row, and of rejected.jsonl, one an input that became none."""
+"""The lines of samples.jsonl, one a row, and of rejected.jsonl, one a rejected input."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Reject:
-    """A line of rejected.jsonl: an input that became no row, and why; line is its line of a list, None where it has none."""
+    """A line of rejected.jsonl: a rejected input and the reason; line: its line number in a list, or None."""
 
     path: str
     reason: str
@@ -133,7 +133,7 @@ def read_samples(out: Path, manifest: Manifest | None = None) -> Iterator[Sample
 def read_samples_with_offsets(
     out: Path, manifest: Manifest | None = None, *, first: int = 0, begin: int = 0
 ) -> Iterator[tuple[int, Sample]]:
-    """Yield the lines as `read_samples` does, each with the byte of the file where it begins.
+    """Yield the lines as `read_samples` does, each with its offset in the file.
 
     first: the row to begin with, whose line begins at byte `begin`.
     """
@@ -146,7 +146,7 @@ def read_samples_with_offsets(
 
 
 def _decoded(out: Path, row: int, line: bytes, manifest: Manifest | None = None) -> Sample:
-    """Read a row's line, and say whose it is where it is none."""
+    """Parse a row's line; an error names the row."""
     try:
         sample = Sample.decode(line)
         if manifest is not None:
@@ -197,7 +197,7 @@ def read_json_lines(path: Path) -> Iterator[dict[str, object]]:
 
 
 def _lines(path: Path, begin: int = 0) -> Iterator[bytes]:
-    """Yield the lines of a file from a byte on; one that is longer than any of ours is cut, and so none."""
+    """Yield the lines of a file from a byte on; a line above the limit is cut, and then fails to parse."""
     with error_path(path), open_regular(path) as file:
         file.seek(begin)
         yield from iter(partial(file.readline, MOST_LINE_BYTES), b"")

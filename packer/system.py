@@ -1,4 +1,4 @@
-"""What the system gives: flags of `open`, errno of full disks and used-up descriptors, versions of what is installed."""
+"""Facts of the system: flags of `open`, errno of full disks and used-up descriptors, versions of installed packages."""
 
 from __future__ import annotations
 

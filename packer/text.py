@@ -71,7 +71,7 @@ def _is_digest(value: object) -> bool:
 
 
 def names_difference(before: Sequence[str], now: Sequence[str]) -> str:
-    """Name the first of those that are gone and of those that are new; "" where both have the same names.
+    """Name the first removed and the first added name; "" if both lists are equal.
 
     Example:
         >>> names_difference(["a", "b"], ["b", "c", "d", "e", "f"])

@@ -1,4 +1,4 @@
-"""The values that an option may have: a check takes what Python or the command gives, and returns it in one form.
+"""Checks of option values: each takes a value from Python or the command line, and returns it in one form.
 
 Knows no option's default or meaning.
 """
@@ -54,7 +54,7 @@ def one_of(*names: str) -> Check:
     """Return a check for one of some names."""
 
     def check(option: Option, value: Any) -> str:
-        """Return an option's value where it is one of the names."""
+        """Return an option's value if it is one of the names."""
         if not isinstance(value, str) or value not in names:
             raise OptionsError(f"{option} is {value!r}, expected {', '.join(names[:-1])} or {names[-1]}.")
         return value
@@ -77,7 +77,7 @@ def text(option: Option, value: Any) -> str:
 
 
 def path(option: Option, value: Any) -> str:
-    """Check for a path or URL; "" is none."""
+    """Check for a path or URL; refuse ""."""
     if not isinstance(value, str | os.PathLike) or value == "":
         raise OptionsError(f"{option} is {value!r}, expected a path.")
     return user_path(value)
@@ -148,7 +148,7 @@ def max_rejects(option: Option, value: int | str) -> str:
 
 
 def allowed_share(limit: str, count: int) -> int:
-    """Return how many of so many a count, or a share such as "1%", allows; rounded down.
+    """Return the number that a count, or a share of a total such as "1%", allows; rounded down.
 
     Example:
         >>> allowed_share("7", 250), allowed_share("1%", 250)

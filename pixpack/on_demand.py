@@ -1,4 +1,4 @@
-"""`packed`: the store of a program's images, packed first where it is not there yet, by one of the processes that ask for it.
+"""`packed`: open the store of a program's images; one of the processes that ask for it packs it first, if needed.
 
 Knows no format and no lock itself: `pack` starts, continues or confirms, and says who else is at it.
 """
@@ -49,7 +49,7 @@ class PackedOptions(PackOptions):
 
 @takes(PackedOptions)
 def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedOptions) -> MemmapDataset:
-    """Return the store OUT as a MemmapDataset; pack IMAGES into it first, with progress, where it is not yet what is asked for.
+    """Return the store OUT as a MemmapDataset; pack IMAGES into it first, with progress, unless it equals the request.
 
     Read it by MemmapLoader(train, batch_size, transform=from_torchvision(recipe)): it gives 10.2 times the images/s of
     ImageFolder, and a DataLoader over transform=recipe, as_pil=True, which runs any recipe, 3.1 times.
@@ -113,7 +113,7 @@ def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedO
 def _packed_by_one(
     images: ImagesArgument, out: str | os.PathLike[str], options: PackOptions, split: str | None
 ) -> PackReport:
-    """Pack, or wait for the process that packs and see then that OUT is what was asked for."""
+    """Pack, or wait for the process that packs and then check that OUT equals the request."""
     refused = ""
     while True:
         try:
@@ -144,7 +144,7 @@ def _check_split(splits: Iterable[str], split: str | None, images: ImagesArgumen
 
 @contextlib.contextmanager
 def _progress(given: Callable[[Progress], None] | None) -> Iterator[Callable[[Progress], None]]:
-    """Give what shows progress: the caller's own, or a bar, of several ranks here that of the first and of who packs."""
+    """Return the progress callback: the caller's, or a bar, which of several ranks here the first and the packing one show."""
     if given is not None:
         yield given
         return

@@ -36,7 +36,7 @@ class Way:
 
 
 def measure(path: str | os.PathLike[str], *, batch_size: int = 256, seconds: float = 5.0) -> list[Way]:
-    """Measure how fast the first rows of a store are read, for about so many seconds.
+    """Measure how fast the first rows of a store are read, for about this many seconds.
 
     Raises:
         StoreError: path is not a store.

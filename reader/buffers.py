@@ -33,7 +33,7 @@ class _Loan(weakref.ref[npt.NDArray[np.uint8]]):
 
 
 class BufferPool:
-    """Buffers, leased and recycled; pinned ones for copies to or from a CUDA device, where one is given.
+    """Leases and recycles buffers; with a CUDA device given, pinned ones for copies to or from it.
 
     Each has the size that is asked for, or up to a fourth more, so that most leases of about one size find an idle buffer; where
     none is, a larger idle one serves. Nobody writes to the rest, so that it takes no memory. `lease` never waits: when all are

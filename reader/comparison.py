@@ -103,7 +103,7 @@ def _whole(data: Any) -> tuple[Any, list[int]]:
 
 
 def _keys(data: Any) -> list[tuple[str, int]]:
-    """Return (path below the root, how often it came before) of each row; [] where a dataset names none."""
+    """Return (path below the root, number of earlier occurrences) of each row; [] for a dataset without paths."""
     whole, rows = _whole(data)
     samples, root = getattr(whole, "samples", None) or (), f"{getattr(whole, 'root', '')}".rstrip("/")
     if not all(isinstance(sample, tuple | list) and isinstance(sample[0], str | os.PathLike) for sample in samples):
@@ -117,7 +117,7 @@ def _keys(data: Any) -> list[tuple[str, int]]:
 
 
 def _pairs(a: Any, b: Any) -> tuple[list[tuple[int, int]], list[str]]:
-    """Return positions (in a, in b) of the same image, and sentences on what only one of the two has."""
+    """Pair positions (in a, in b) of the same image; also returns sentences on images that one of the two lacks."""
     differences = [f"a has {len(a):,} rows, b has {len(b):,}"] if len(a) != len(b) else []
     in_a, in_b = ({key: n for n, key in enumerate(_keys(data))} for data in (a, b))
     shared = [(in_a[key], in_b[key]) for key in in_a if key in in_b]
@@ -172,7 +172,7 @@ def _view(a: torch.Tensor, b: torch.Tensor) -> str:
 
 
 def _views(a: torch.Tensor, b: torch.Tensor) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-    """Yield what b may be of a, and the two as they would then be equal."""
+    """Yield possible differences, such as "mirrored", and both images with that difference undone."""
     yield "b has the channels of a in reverse order", a.flip(0), b
     yield "b is a mirrored", a.flip(2), b
     for turns in (1, 2, 3):

@@ -1,4 +1,4 @@
-"""Calls the compiled part, where it is built: it copies, crops and augments batches.
+"""Calls the compiled part, if it is built: it copies, crops and augments batches.
 
 `jpeg_frames` calls it too. Knows its tables: of crops, of the steps of augmentation, of floats. Draws no number.
 """
@@ -44,7 +44,7 @@ ReadSpans = Callable[[int, _Numbers, int, int, _Bytes, _Numbers, tuple[_Bytes, .
 
 
 def crop(pixels: torch.Tensor, table: _Numbers, result: torch.Tensor, channels: int, fill: bytes) -> bool:
-    """Resize, cut and mirror a box of each image, and write it to its place in uint8[T]; False where there is no memory for it.
+    """Resize, cut and mirror a box of each image into its place in uint8[T]; returns False if memory is lacking.
 
     On as many threads as the loader has, or torch.
 
@@ -104,12 +104,12 @@ def take_steps(pixels: torch.Tensor) -> bool:
 
 
 def take_channels(pixels: torch.Tensor, channels: int) -> bool:
-    """Return whether `augment_into` and `floats_into` take images of so many channels in these pixels, as `take_steps`."""
+    """Return whether `augment_into` and `floats_into` take images of these channels and pixels, as `take_steps`."""
     return channels in _COLOR_CHANNELS and are_served(pixels, channels)
 
 
 def floats_of(pixels: torch.Tensor, of_level: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor | None:
-    """Make float32[B, H, W, C] of uint8[B, H, W, C], each what `of_level` makes of its level; None where that is left to torch.
+    """Convert uint8[B, H, W, C] to float32[B, H, W, C] by the function `of_level`; None if torch should do it.
 
     It is a view of float32[B, C, H, W], as a DataLoader's images are.
 
@@ -131,7 +131,7 @@ def floats_into(image: _Bytes, tables: npt.NDArray[np.float32], out: npt.NDArray
 
 
 def float_tables(channels: int, of_level: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor | None:
-    """Return float32[C, 1, 256], what `of_level` makes of all levels; None where it is no function of a level alone."""
+    """Return float32[C, 1, 256], `of_level` of all levels; None if it depends on more than the level."""
     levels = torch.arange(_LEVELS, dtype=torch.uint8, device="cpu").expand(channels, 1, _LEVELS)
     tables = of_level(levels)
     # other shapes: one channel becomes several
@@ -140,7 +140,7 @@ def float_tables(channels: int, of_level: Callable[[torch.Tensor], torch.Tensor]
 
 
 def for_each(call: Callable[[int], None], count: int, size_bytes: int) -> None:
-    """Call a function with each of count numbers, on as many threads as the loader has, or torch, where the bytes are many."""
+    """Call a function with each of count numbers; many bytes are divided among the loader's threads, or torch's."""
     threads = min(_threads(), count, size_bytes // COMPILED_THREAD_BYTES)
 
     def calls(first: int) -> None:
@@ -170,7 +170,7 @@ def are_served(pixels: torch.Tensor, channels: int) -> bool:
 
 
 def memory(*shape: int) -> torch.Tensor:
-    """Return uint8[shape] that nobody else has: where it is large, memory whose last user is gone, which has no page faults."""
+    """Return uint8[shape] for the caller alone; large ones reuse released memory, which has no page faults."""
     size_bytes = math.prod(shape)
     if size_bytes < _LEAST_POOLED_BYTES:
         return torch.from_numpy(np.empty(shape, np.uint8))
@@ -186,7 +186,7 @@ def copied(pixels: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tens
 
 
 def span_copier() -> CopySpans | None:
-    """Return what copies spans of bytes in one call without the interpreter; None where it is not built.
+    """Return the compiled function that copies spans of bytes in one call, without the GIL; None if it is not built.
 
     It raises ValueError where a span is outside of what it is copied from or to.
     """
@@ -194,7 +194,7 @@ def span_copier() -> CopySpans | None:
 
 
 def span_reader() -> ReadSpans | None:
-    """Return what reads spans of a file in one call without the interpreter; None where it is not built.
+    """Return the compiled function that reads spans of a file in one call, without the GIL; None if it is not built.
 
     It returns the byte at which the file ends before a piece does, or -1. It raises OSError, or ValueError where a piece does not
     fit in staging, or a span in its memory.
@@ -203,7 +203,7 @@ def span_reader() -> ReadSpans | None:
 
 
 def memory_like(part: torch.Tensor, count: int) -> torch.Tensor:
-    """Return memory for count samples as those of a part are; uint8 of the CPU in `memory`.
+    """Return memory for count samples of the same shape, dtype and device; uint8 on the CPU comes from `memory`.
 
     Of malloc, what a batch frees above others goes back to the system, and the next one has 7,000 page faults (MixUp, 96 rows).
     """
@@ -214,12 +214,12 @@ def memory_like(part: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def release() -> None:
-    """Free the memory that no result is in."""
+    """Free the memory of `memory` that no tensor uses."""
     _POOL.clear()
 
 
 def load() -> None:
-    """Load it where it is built, so that processes that are forked later share its memory."""
+    """Load the compiled part, if it is built, so that processes forked later share its memory."""
     _functions()
 
 

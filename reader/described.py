@@ -1,4 +1,4 @@
-"""What a transform shows of itself in a log or a notebook."""
+"""The repr of transforms, for logs and notebooks."""
 
 from __future__ import annotations
 

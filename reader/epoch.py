@@ -39,7 +39,7 @@ class _HasOrigin(Protocol):
 
 
 def with_origin(batch: _Batch, *, epoch: int = UNKNOWN, position: int = UNKNOWN, seed: int) -> _Batch:
-    """Write on a batch what the random numbers of its rows depend on; returns it.
+    """Set the field `origin` of a batch: the epoch, position and seed of each row's random numbers. Returns the batch.
 
     position: that of its first row in the epoch's order; the others follow.
     """
@@ -54,7 +54,7 @@ def with_origin(batch: _Batch, *, epoch: int = UNKNOWN, position: int = UNKNOWN,
 
 @contextlib.contextmanager
 def inside(variable: contextvars.ContextVar[_Value], value: _Value) -> Iterator[None]:
-    """Let what runs inside find this value in a variable."""
+    """Set a context variable for the duration of a `with` block."""
     token = variable.set(value)
     try:
         yield
@@ -63,18 +63,18 @@ def inside(variable: contextvars.ContextVar[_Value], value: _Value) -> Iterator[
 
 
 def in_epoch(epoch: int) -> contextlib.AbstractContextManager[None]:
-    """Let random transforms that run inside draw for this epoch where a batch names none, as one that was indexed."""
+    """Set the epoch of random transforms in a `with` block, for batches without an origin, as indexing makes them."""
     return inside(current_epoch, epoch)
 
 
 def on_threads_of(threads: int) -> contextlib.AbstractContextManager[None]:
-    """Let transforms that run inside use so many threads."""
+    """Set the number of threads of transforms in a `with` block."""
     return inside(transform_threads, threads)
 
 
 @contextlib.contextmanager
 def on_one_torch_thread() -> Iterator[None]:
-    """Let operators of torch that run inside use the calling thread alone.
+    """Let operators of torch in a `with` block use the calling thread alone.
 
     Those of some thousand numbers take as long so, and on a busy machine each would wait for the other threads: boxes of 256 rows
     take 2 ms on average in place of 24, on 2 cores with a load of 14 (2026-11-23).
@@ -92,7 +92,7 @@ def on_one_torch_thread() -> Iterator[None]:
 
 @functools.cache
 def torch_thread_limit() -> Callable[[int], None] | None:
-    """Return what sets how many threads operators of torch use in the calling thread; None where this build has no such thing.
+    """Return a function that sets the number of torch's threads for the calling thread; None if this build has none.
 
     torch.set_num_threads would change the whole process.
     """

@@ -1,4 +1,4 @@
-"""Small tensors on a device whose values the host knows too: what follows from them is computed there and sent, in one copy.
+"""Small tensors on a device with a copy on the host: results are computed from that copy, and sent at once.
 
 A device takes some microseconds for an operator of a few hundred numbers, and random crops have over a hundred of them.
 """
@@ -36,7 +36,7 @@ def remember(there: torch.Tensor, here: torch.Tensor) -> torch.Tensor:
 
 
 def on_host(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Return the values of a tensor, on the host; None where it has to be asked for them, which waits for its device.
+    """Return the host's copy of a tensor; None if only the device has the values, and reading them would wait for it.
 
     None also while a CUDA graph is captured: a replay has other values in the same tensor.
     """

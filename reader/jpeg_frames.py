@@ -44,7 +44,7 @@ def check_library() -> None:
 
 
 def decode(frame: memoryview, height: int, width: int, channels: int, row: Pixels) -> str:
-    """Decode a frame into a row, uint8[height * width * channels]; returns what is wrong with it, "" where nothing is.
+    """Decode a frame into a row, uint8[height * width * channels]; returns its error, or "".
 
     Other threads run meanwhile. The checksum and the header are looked at first: libjpeg takes no memory that a frame claims.
     """
@@ -59,7 +59,7 @@ def decode(frame: memoryview, height: int, width: int, channels: int, row: Pixel
 
 
 def _wrong_header(data: memoryview, height: int, width: int, channels: int) -> str:
-    """Return why the bytes before the scan are not those of our JPEGs of this size; "" if they are."""
+    """Return how the header differs from our JPEGs of this size, or ""."""
     if data[:2] != _START or data[-2:] != _END:
         return "its frame is no complete JPEG"
     at, is_sized = 2, False

@@ -101,7 +101,7 @@ class Order:
         return self.rows(start, stop) if stop <= self.count else wrapped(self.rows, self.count, start, stop)
 
     def window_end(self, position: int) -> int:
-        """Return where the window of a position ends, behind which rows are elsewhere; far away without windows."""
+        """Return the end of a position's window; a huge position without windows."""
         lap = position // self.count * self.count
         return lap + self._window_end(position - lap)
 
@@ -140,7 +140,7 @@ class BlockOrder(Order):
         return int(self._bounds[min((block // self._window + 1) * self._window, len(self._starts))])
 
     def _window_rows(self, number: int, start: int, stop: int) -> Rows:
-        """Return positions [start, stop) of the order as far as they are in a window, whose other rows are not computed."""
+        """Return the rows at positions [start, stop) of a window, without computing its other rows."""
         first_block = number * self._window
         bounds = self._bounds[first_block : first_block + self._window + 1]
         first, last = int(bounds[0]), int(bounds[-1])

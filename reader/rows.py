@@ -24,7 +24,7 @@ class Steps:
 
 
 class _Listed(Protocol):
-    """A tensor, on whatever device."""
+    """A tensor on any device."""
 
     def tolist(self) -> object:
         """Return it as a list."""

@@ -124,7 +124,7 @@ class RaggedBatch(TensorClass):
 
 
 class CompressedRows(TensorClass):
-    """Names, in the files of a store of JPEG rows, what no tensordict can load: `MemmapDataset` decodes them."""
+    """The class named in the files of a store of JPEG rows, which tensordict cannot load: `MemmapDataset` decodes them."""
 
     @classmethod
     def _load_memmap(cls, *args: object, **options: object) -> NoReturn:

@@ -18,7 +18,7 @@ _NETWORK_FILE_SYSTEMS = re.compile("(nfs|nfs4|cifs|smb3|smbfs|9p|ceph|lustre|glu
 
 
 def available_cpus() -> int:
-    """Count the CPUs that this process may use: affinity and the cgroup's quota, where the system has them."""
+    """Count the CPUs that this process may use, by affinity and the cgroup's quota, if the system has them."""
     count: float = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with contextlib.suppress(OSError, ValueError):
         quota, period = (_CGROUPS / "cpu.max").read_text().split()  # "max": no quota
@@ -32,7 +32,7 @@ def is_network(kind: str) -> bool:
 
 
 def cached_share(path: Path) -> float:
-    """Estimate the share of a file that is in the page cache, 0..1; 1 where the system does not say, over a network 0.
+    """Estimate the share of a file in the page cache, 0..1; 1 if the system does not tell, 0 over a network.
 
     Asks for bytes that can be had without waiting, and whether the disk was asked for them: a fast one has answered by then.
     mincore says it too, but not to a process that may only read the file.
@@ -68,7 +68,7 @@ def cached_share(path: Path) -> float:
 
 @contextlib.contextmanager
 def _disk_bytes() -> Iterator[Callable[[], bytes]]:
-    """Give a function of the bytes that this thread has asked of disks so far; always the same where they are not counted."""
+    """Return a function that gives the bytes this thread has requested of disks; a constant if the system does not count them."""
     try:
         file = open("/proc/thread-self/io", "rb", buffering=0)  # noqa: SIM115 (closed below)
     except OSError:
@@ -80,7 +80,7 @@ def _disk_bytes() -> Iterator[Callable[[], bytes]]:
 
 
 def file_system(path: Path) -> str:
-    """Name the type of the file system that holds path: "ext4", "nfs4"; "unknown" where the system does not say."""
+    """Return the type of the file system that holds path: "ext4", "nfs4"; "unknown" if the system does not tell."""
     real, found = os.path.realpath(path), (0, "unknown")
     with contextlib.suppress(OSError), open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as lines:
         for line in lines:

@@ -42,10 +42,10 @@ from reader.format.errors import StoreError, interrupt_behind
 
 
 class _DefaultToBuild(click.Group):
-    """A first word that is not a command's name, options included, belongs to `build`."""
+    """Runs `build` if the first word is no command's name."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put `build` in front of words that begin with no command."""
+        """Insert `build` before words that begin with no command."""
         if args and args[0] not in (*self.commands, "-h", "--help", "--version"):
             args = ["build", *args]
         return super().parse_args(ctx, args)

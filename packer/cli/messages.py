@@ -75,7 +75,7 @@ def rows(count: int) -> str:
 
 
 def copied(report: PackReport) -> str:
-    """Summarize a store that was made without decoding, and how fast."""
+    """Summarize a store of copied rows, and the speed."""
     speed = f"{size_text(int(report.store_bytes / report.seconds))}/s"
     done = f"{rows(report.rows)} copied in {report.seconds:.1f} s, {speed}"
     return "\n".join([*store_lines(report), done, *reject_lines(report)])
@@ -113,7 +113,7 @@ def _reason_lines(what: str, total: int, where: str, reasons: Mapping[str, int])
 
 
 def rejects_sentence(rejected: int, inputs: int, allowed: str) -> str:
-    """Write the sentence that too many inputs were rejected."""
+    """Return the sentence on too many rejects."""
     were = "was" if rejected == 1 else "were"
     return f"{rejected} of {counted(inputs, 'input', 'inputs')} {were} rejected, more than --max-rejects {allowed}."
 
@@ -135,7 +135,7 @@ def too_many_rejects(report: PackReport, allowed: str) -> str:
 
 
 def next_step(report: PackReport, images: str) -> str:
-    """Write the lines of a program that trains from the store, or validates where its name or that of IMAGES says so."""
+    """Write the lines that train from a store, or validation lines if its name or that of IMAGES says val or test."""
     # of splits, what is trained on comes first
     store = next(iter(report.splits.values()), report)
     is_train = min(_roles(store.out) or _roles(images), default=ROLES["train"]) == ROLES["train"]
@@ -160,7 +160,7 @@ def next_step(report: PackReport, images: str) -> str:
 
 
 def _roles(path: str) -> list[int]:
-    """Return what the last name of a path says that it is for."""
+    """Return the roles (train, val, test) in the last name of a path."""
     words = re.findall("[a-z]+", os.path.basename(os.path.normpath(path)).lower())
     return [ROLES[word] for word in words if word in ROLES]
 
@@ -215,7 +215,7 @@ def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
 
 
 def source_lines(manifest: Manifest, sources: SourceStatistics) -> dict[str, str]:
-    """Describe how rows spread over classes, and the sizes of their sources."""
+    """Describe the rows a class, and the sizes of their sources."""
     lines = {}
     if counts := sources.class_counts:
         least, most = (choose(range(len(counts)), key=counts.__getitem__) for choose in (min, max))

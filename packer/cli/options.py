@@ -24,19 +24,19 @@ _QUIET = click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 
 
 class StorePath(click.Path):
-    """A path or URL; "" is none: as a folder it would be the current one, as a URL the root."""
+    """A path or URL; "" is refused: as a folder it would be the current one, as a URL the root."""
 
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:
-        """Return what is named; as a usage error where nothing is, as of a variable that a script did not set."""
+        """Return a path or URL; an empty one is a usage error, as of an unset variable of a script."""
         if value == "":
             self.fail("it is empty, expected a path or URL.", param, ctx)
         return super().convert(user_path(value), param, ctx)
 
 
 def options_of(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command the options of packing that have these names, in the order of `PackOptions`."""
+    """Add the named options of packing to a command, in the order of `PackOptions`."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         """Add the options, so that --help lists them in their order."""
@@ -56,12 +56,12 @@ def _click_option(option: Field[Any]) -> Callable[[Callable[..., Any]], Callable
 
 
 def names_of(group: type[Any]) -> list[str]:
-    """Name the options of a group that a command has: all but the function that is called with progress."""
+    """Return the names of a group's options that are command-line options: all but the progress callback."""
     return [each.name for each in fields(group) if each.name != "progress"]
 
 
 def answers(function: Callable[..., int]) -> Callable[..., int]:
-    """Give a command --json and --quiet, and call it with the `Output` that they ask for."""
+    """Add --json and --quiet to a command, and call it with the `Output` that they select."""
 
     @JSON
     @_QUIET
@@ -74,7 +74,7 @@ def answers(function: Callable[..., int]) -> Callable[..., int]:
 
 
 def takes_images(*names: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Give a command IMAGES, OUT, -0, the options of packing that have these names, and what `answers` gives."""
+    """Add IMAGES, OUT, -0, the named options of packing, --json and --quiet to a command."""
 
     def decorate(function: Callable[..., int]) -> Callable[..., int]:
         """Add the arguments and options to a command."""
@@ -99,14 +99,14 @@ def takes_images(*names: str) -> Callable[[Callable[..., int]], Callable[..., in
 
 
 def need_torch(command: str) -> None:
-    """Refuse a command that reads as a training program does where torch or tensordict is missing; raises PackError."""
+    """Raise PackError if torch or tensordict is missing, for a command that reads as a training program does."""
     for name in ("torch", "tensordict"):
         if importlib.util.find_spec(name) is None:
             raise PackError(f"{command} needs {name}. Run it where you train, or: pip install torch tensordict")
 
 
 def parse_rows(text: str, most: int = 10_000_000) -> list[int]:
-    """Parse rows and spans of them, whose ends are included: "0,7,20-29"."""
+    """Parse row numbers and inclusive spans: "0,7,20-29"."""
     spans = []
     for piece in text.split(","):
         if not (match := re.fullmatch(r"([0-9]{1,15})(?:-([0-9]{1,15}))?", piece.strip())):
@@ -121,7 +121,7 @@ def parse_rows(text: str, most: int = 10_000_000) -> list[int]:
 
 
 def read_rows() -> list[int]:
-    """Read row numbers from standard input, whatever white space is between them."""
+    """Read row numbers, separated by white space, from standard input."""
     words = sys.stdin.buffer.read().split() if sys.stdin is not None else []
     if wrong := next((word for word in words if not re.fullmatch(rb"[0-9]{1,15}", word)), None):
         raise OptionsError(f"standard input has {wrong[:40].decode(errors='replace')!r}, expected row numbers.")

@@ -33,7 +33,7 @@ _BYTES = ("allocate", "digest", "verify", "push", "pull")
 
 @dataclass(frozen=True)
 class Output:
-    """How a command answers, by its options --json and --quiet."""
+    """The output of a command, by its options --json and --quiet."""
 
     as_json: bool
     quiet: bool
@@ -43,7 +43,7 @@ class Output:
         return ProgressBar(hidden=self.quiet or self.as_json, unit=unit)
 
     def report(self, report: DataclassInstance, text: str, notes: Iterable[str] = ()) -> None:
-        """Print the notes on stderr, then a report as JSON or as this text: what to do next comes last."""
+        """Print the notes on stderr, then the report as JSON or text; the next step comes last."""
         for note in () if self.quiet else notes:
             say(f"pack: note: {note}", err=True)
         if self.as_json:
@@ -58,7 +58,7 @@ class Output:
 
 
 def fail(message: str, code: int) -> int:
-    """Print why a command fails, on one line; returns its exit code, also where stderr takes nothing."""
+    """Print on one line why a command fails; return its exit code, even if stderr cannot be written."""
     try:
         say(f"pack: {' '.join(message.splitlines())}", err=True)
     except OSError:
@@ -67,13 +67,13 @@ def fail(message: str, code: int) -> int:
 
 
 def discard(stream: TextIO) -> None:
-    """Drop what a stream still holds and cannot write: Python would try again at exit."""
+    """Drop the unwritten text of a broken stream: Python would try again at exit."""
     with contextlib.suppress(OSError):  # a stream of Python alone
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print text without control characters and credentials of URLs; what a stream's encoding lacks is escaped."""
+    """Print text without control characters and credentials of URLs; escape characters that the stream cannot encode."""
     text, stream = redacted(shown_lines(text)), sys.stderr if err else sys.stdout
     encoding = getattr(stream, "encoding", None) or "utf-8"
     click.echo(text.encode(encoding, "backslashreplace").decode(encoding), err=err)
@@ -128,7 +128,7 @@ class ProgressBar:
             bar.update(done - bar.n)
 
     def _stage_bar(self, stage: str, total: int, done: int = 0) -> Any:
-        """Return the bar of a stage; done: what an earlier run had done, which is no speed of this one."""
+        """Return the bar of a stage; done: work of an earlier run, left out of the speed."""
         if self._bar is None or stage != self._stage:
             from tqdm import tqdm
 
@@ -156,7 +156,7 @@ class ProgressBar:
 
 
 def clear_bars() -> None:
-    """Clear what bars there are from the terminal, for an end of the process that leaves no block of `with`."""
+    """Clear all bars from the terminal before an exit that leaves no `with` block."""
     tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)  # None: not imported, or not yet all of it
     for bar in list(getattr(tqdm, "_instances", ())):
         bar.close()

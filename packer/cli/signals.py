@@ -15,7 +15,7 @@ from packer.errors import Terminated
 
 
 class signals_raise:
-    """Turn SIGINT and SIGTERM into exceptions for the time of the command, so that everything is closed on the way out.
+    """Turn SIGINT and SIGTERM into exceptions while the command runs, so that everything is closed on the way out.
 
     Args:
         to_continue: the line that continues the command, as `command_to_continue` gives it.
@@ -58,6 +58,6 @@ def report_signal(error: BaseException, to_continue: str) -> int:
 
 
 def command_to_continue(arguments: Sequence[str]) -> str:
-    """Return the full line that continues a command: the same; what came on standard input comes again."""
+    """Return the line that continues a command: the same words, and standard input given again."""
     reads_list = "-" in arguments or "-0" in arguments
     return f"{shlex.join(['pack', *arguments])}{' (with the same standard input)' if reads_list else ''}"

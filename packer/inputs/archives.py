@@ -1,4 +1,4 @@
-"""Tars and zips: which members are inputs, their labels, and where their bytes are. Nothing is unpacked.
+"""Tars and zips: their members as inputs, with labels and the positions of their bytes. Nothing is unpacked.
 
 A tar may have labels as WebDataset has them: a.cls beside a.jpg is the label, a.json and a.txt are kept in samples.jsonl.
 Splits and classes are those of the folder that was packed into the archive.
@@ -97,7 +97,7 @@ def read_tars(paths: list[Path], classes: tuple[str, ...] | None, options: Input
 
 
 def _members(path: Path, suffixes: Collection[str]) -> Iterator[tuple[str, int, int, bytes | None, str | None]]:
-    """Yield what is in a tar but folders, in its order: name, byte where its data begin, their number, the data of a label.
+    """Yield a tar's members except folders, in order: name, offset and size of the data, the data of a label file.
 
     Of one that cannot be an input also the reason.
 
@@ -140,7 +140,7 @@ def _check_end(file: IO[bytes], offset: int) -> None:
 
 
 def _record(name: str, labels: dict[str, dict[str, bytes]], path: Path) -> dict[str, Json]:
-    """Return what stands beside an image, by column: the fields of a .json, and a .cls or .txt under that name."""
+    """Return the columns beside an image: the fields of its .json, and its .cls and .txt under those names."""
     found: dict[str, Json] = {}
     for suffix, data in next((labels[stem] for stem in _stems(name) if stem in labels), {}).items():
         text = data.decode("utf-8-sig", "surrogateescape")
@@ -153,7 +153,7 @@ def _record(name: str, labels: dict[str, dict[str, bytes]], path: Path) -> dict[
 
 
 def _stems(name: str) -> tuple[str, str]:
-    """Return what an image may share with its label, the full stem first: "c/a 1.0.jpg" -> "c/a 1.0", "c/a 1"."""
+    """Return the stems that an image may share with its label, the full one first: "c/a 1.0.jpg" -> "c/a 1.0", "c/a 1"."""
     folder, slash, file = name.rpartition("/")
     return name.rpartition(".")[0], folder + slash + file.partition(".")[0]
 
@@ -183,7 +183,7 @@ def read_zip(path: Path) -> dict[str, Inputs]:
 
 
 def _as_folder(inputs: Inputs, *, is_sorted: bool = False) -> dict[str, Inputs]:
-    """Divide members by splits, as the folder would be that they were made of; `name_members` names their archive again."""
+    """Divide members by splits, by the rules of a folder; `name_members` puts the archive's name back."""
     found, above = divided(inputs, is_sorted=is_sorted)
     for split, one in found.items():
         one.above = above + (f"{split}/" if split else "")
@@ -200,7 +200,7 @@ def name_members(inputs: Inputs) -> None:
 
 
 def _empty(paths: list[Path]) -> Inputs:
-    """Return Inputs without samples whose root is the folder that holds all the archives."""
+    """Return Inputs without samples; their root is the folder that holds all the archives."""
     absolute = [Path(absolute_path(path)) for path in paths]
     root = Path(os.path.commonpath([path.parent for path in absolute]))
     archives = []
@@ -213,7 +213,7 @@ def _empty(paths: list[Path]) -> Inputs:
 
 
 def _inside(name: str) -> str:
-    """Return a member's name without anything that would lead out of a folder: "/a/../b.jpg" -> "b.jpg"."""
+    """Return a member's name without parts that lead out of a folder: "/a/../b.jpg" -> "b.jpg"."""
     # no file system has a NUL in a name; a tar may
     return posixpath.normpath(f"/{name}").lstrip("/").replace("\0", "?")
 

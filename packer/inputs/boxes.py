@@ -21,7 +21,7 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Boxes:
-    """The boxes of all inputs, one input's after the other's.
+    """The boxes of all inputs, in the order of the inputs.
 
     counts:  int64[n], boxes of each input
     corners: float64[M, 4] x0, y0, x1, y1
@@ -53,17 +53,17 @@ class Boxes:
         return Boxes(counts, self.corners[boxes], self.targets[boxes], self.frames[index], self.most)
 
     def encoded(self) -> bytes:
-        """Return all that label files say, to see whether they still say the same."""
+        """Return the boxes as bytes, for a digest of the label files."""
         parts = (self.counts, self.corners, self.targets, self.frames, np.int64(self.most))
         return b"".join(part.tobytes() for part in parts)
 
     def specs(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Return dtype and row shape of each tensor that they become."""
+        """Return dtype and row shape of the tensors of boxes."""
         k = self.most
         return {"boxes": ("float32", (k, 4)), "box_targets": ("int64", (k,)), "box_count": ("int32", ())}
 
     def in_rows(self, inputs: Sequence[int], samples: list[str], geometry: Geometry) -> dict[str, bytes]:
-        """Return the bytes of `boxes`, `box_targets` and `box_count` of inputs that became rows, whose lines are `samples`."""
+        """Return the bytes of `boxes`, `box_targets` and `box_count` for the inputs that became rows."""
         boxes, lines = self.chosen(inputs), [Sample.decode(line) for line in samples]
         known = [(line.width, line.height, line.decoding.get("exif_orientation", 1)) for line in lines]
         pictures = np.array(known, np.int64).reshape(-1, 3)
@@ -98,7 +98,7 @@ class Boxes:
 
 
 def moved_to_rows(corners: Floats, owners: Ints, pictures: Ints, geometry: Geometry) -> Floats:
-    """Move corners from pictures as they are stored into rows, float64[M, 4], cut nowhere.
+    """Move corners from stored pictures into rows, float64[M, 4], without clipping.
 
     Args:
         owners: int64[M], the picture of each box.

@@ -51,7 +51,7 @@ def load_classes(source: str) -> tuple[str, ...]:
 
 
 def checked_names(names: object, source: object) -> tuple[str, ...]:
-    """Return a class list in Unicode's NFC; raises ScanError where it is none, or a name stands twice."""
+    """Return a class list in Unicode's NFC; raises ScanError if it is no list of names, or repeats one."""
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise ScanError(f"{source} holds no list of class names. Expected one name a line, without blank lines.")
     found = tuple(map(composed, names))
@@ -67,7 +67,7 @@ def composed(name: str) -> str:
 
 
 def unknown_class(where: str, name: str, classes: Iterable[str]) -> ScanError:
-    """Return the error of a class, which `where` has, that is not in the imposed list."""
+    """Return the error for a class, found in `where`, that the imposed list lacks."""
     return ScanError(
         f"{where} has the class {name!r} that {Option('classes')} does not list ({len([*classes])} classes)."
     )

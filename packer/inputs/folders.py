@@ -67,7 +67,7 @@ def _children(root: Path, folder: str, name_filter: NameFilter) -> tuple[list[st
 
 
 def _walk(root: Path, name_filter: NameFilter, above: tuple[int, int]) -> Iterator[tuple[str, str | None]]:
-    """Yield the images below root in ImageFolder's order, each with None; or a folder that is listed already, and so.
+    """Yield (path, None) of the images below root in ImageFolder's order, or (folder, reason) of a folder that is left out.
 
     above: the folder of all splits, to which a link may lead back.
     """

@@ -34,7 +34,7 @@ _MASK_SUFFIXES = (".png", ".bmp", ".gif", ".tif", ".tiff")
 
 @dataclass
 class _Labels:
-    """The boxes of label files, in any order, as they are gathered; of which inputs anything is said."""
+    """Gathers the boxes of label files, in any order, and the inputs that have labels."""
 
     names: list[str]
     classes: tuple[str, ...]
@@ -48,14 +48,14 @@ class _Labels:
         self.frames = np.zeros((len(self.names), 2))
 
     def add(self, inputs: Iterable[int], corners: tuple[float, ...], target: int) -> None:
-        """Give inputs a box: x0, y0, x1, y1 in their frame."""
+        """Add a box to inputs: x0, y0, x1, y1 in their frame."""
         for index in inputs:
             self.owners.append(index)
             self.corners.extend(corners)
             self.targets.append(target)
 
     def refuse(self, inputs: Iterable[int], reason: str) -> None:
-        """Reject inputs; of several reasons the first is reported."""
+        """Reject inputs; the first of several reasons is reported."""
         for index in inputs:
             self.refused.setdefault(index, reason)
 
@@ -67,7 +67,7 @@ class _Labels:
 
 
 def give_boxes(splits: dict[str, Inputs], path: Path, classes: tuple[str, ...] | None) -> None:
-    """Give the inputs of all splits the boxes that --boxes names, and the class list of the boxes.
+    """Add the boxes of --boxes, and their class list, to the inputs of all splits.
 
     Args:
         classes: the class list to impose.
@@ -98,7 +98,7 @@ def give_boxes(splits: dict[str, Inputs], path: Path, classes: tuple[str, ...] |
 
 
 def give_masks(splits: dict[str, Inputs], folder: Path) -> None:
-    """Give each input the mask of its own relative path; one without a mask, or with two, is refused.
+    """Find each input's mask by its relative path; an input without a mask, or with two, is refused.
 
     Raises:
         ScanError: there is no such folder, or it holds no mask.
@@ -125,7 +125,7 @@ def give_masks(splits: dict[str, Inputs], folder: Path) -> None:
 
 
 def _label_paths(split: str, inputs: Inputs) -> list[str]:
-    """Return the paths of inputs as labels may give them: with the split's folder; of a member, its name in the archive."""
+    """Return the paths by which label files may name inputs: with the split's folder; a member's name in its archive."""
     if inputs.archives:
         return [inputs.above + path for path in inputs.paths]
     return [f"{split}/{path}" for path in inputs.paths] if split else inputs.paths[:]
@@ -223,7 +223,7 @@ def _categories(
 
 
 def _finder(names: list[str], source: Path) -> Callable[[str], list[int]]:
-    """Return a function that finds all inputs of the path of a label file: the same, or one of the two is the end of the other.
+    """Return a function that finds inputs by a path in a label file: the paths are equal, or one ends with the other.
 
     One image that is listed twice is two inputs; where several images end so, it raises ScanError.
     """
@@ -271,14 +271,14 @@ def _read_yolo(folder: Path, names: list[str], imposed: tuple[str, ...] | None) 
 
 
 def _label_names(name: str) -> list[str]:
-    """Return where an image's label file may be: a/images/b.jpg -> a/images/b.txt, a/labels/b.txt."""
+    """Return the candidate paths of an image's label file: a/images/b.jpg -> a/images/b.txt, a/labels/b.txt."""
     label = f"{posixpath.splitext(name)[0]}.txt"
     above, images, below = f"/{label}".rpartition("/images/")
     return [label, f"{above}/labels/{below}".lstrip("/")] if images else [label]
 
 
 def _read_yolo_file(found: _Labels, index: int, folder: Path, label: str) -> None:
-    """Add the boxes of one input's file; a line that makes no sense refuses the input, with its number."""
+    """Add the boxes of one input's file; an invalid line rejects the input, and the reason has the line's number."""
     try:
         lines = (folder / label).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, ValueError) as e:

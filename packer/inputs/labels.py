@@ -36,7 +36,7 @@ def give_labels(
     classes: tuple[str, ...] | None,
     separator: str | None,
 ) -> None:
-    """Give inputs the targets that the cells of one column, or several, say.
+    """Set the targets of inputs from the cells of one column, or several.
 
     Args:
         where: names the line of an input, for an error.
@@ -69,7 +69,7 @@ def give_labels(
 
 
 def _text(cell: Json) -> str:
-    """Return a cell as text, "" where it says nothing.
+    """Return a cell as text, "" if it is empty or nan.
 
     Example:
         >>> _text(" cat"), _text(3), _text(None), _text(float("nan")), _text(True)
@@ -80,7 +80,7 @@ def _text(cell: Json) -> str:
 
 
 def _texts(cell: Json, separator: str | None) -> list[str]:
-    """Return the labels of a cell, of which one that says nothing has none."""
+    """Split a cell into its labels; an empty one has none."""
     pieces = cell if isinstance(cell, list) else [cell] if separator is None else _text(cell).split(separator)
     return [text for text in map(_text, pieces) if text]
 
@@ -135,7 +135,7 @@ def _labelled(
 
 
 def _first(rows: list[list[str]], texts: Collection[str], where: Where) -> tuple[str, str]:
-    """Return which line has one of these texts first, and the text."""
+    """Return the first line with one of these texts, and the text."""
     return next((where(number), text) for number, row in enumerate(rows) for text in row if text in texts)
 
 
@@ -166,7 +166,7 @@ def _check_names(names: Sequence[str], rows: list[list[str]], name: str, where: 
 
 
 def _regression(inputs: Inputs, name: str, rows: list[list[str]], where: Where) -> None:
-    """Take the numbers of each input as a vector, float32; raises ScanError where one is none, or there are not as many."""
+    """Take the numbers of each input as a float32 vector; raises ScanError if one is no number, or lengths differ."""
     for number, row in enumerate(rows):
         for text in row or [""]:
             if not _NUMBER.fullmatch(text) or abs(float(text)) >= MOST_FLOAT32:

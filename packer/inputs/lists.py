@@ -1,4 +1,4 @@
-"""Lists of paths on standard input, and where the paths of a list or table are below one root. No image is opened.
+"""Lists of paths on standard input; the paths of lists and tables, made relative to one root. No image is opened.
 
 No store holds a path of this machine: paths become relative to the folder of --root, or to the last one that holds all.
 """
@@ -49,7 +49,7 @@ def read_list(images: str, options: InputOptions) -> dict[str, Inputs]:
 
 
 def check_path(path: object, where: str) -> str:
-    """Return a path that a list names; raises ScanError where it can be that of no file."""
+    """Return a listed path; raises ScanError if no file can have it."""
     try:
         if isinstance(path, str) and b"\0" not in os.fsencode(path) and path.rpartition("/")[2] not in ("", ".", ".."):
             return path
@@ -67,7 +67,7 @@ def listed(
     unit: str,
     images: str,
 ) -> tuple[Inputs, Sequence[int]]:
-    """Return the inputs of paths as a list has them, and which of these they are: only names of images are inputs.
+    """Make inputs of listed paths; returns them, and the indices of the paths, of which only images become inputs.
 
     Args:
         lines: the number of the line of each path.
@@ -110,7 +110,7 @@ def listed(
 
 
 def _taken(names: Paths, lines: array[int], options: InputOptions, unit: str, images: str) -> array[int]:
-    """Return which paths are those of images; raises ScanError where none is."""
+    """Return the indices of paths with an image suffix; raises ScanError if there is none."""
     if not names:
         raise ScanError(f"{images} names no image. Expected the path of one on each line.")
     taken = array("q", (index for index, name in enumerate(names) if options.extension or is_image(name)))
@@ -128,7 +128,7 @@ def _taken(names: Paths, lines: array[int], options: InputOptions, unit: str, im
 
 
 def _folders(names: Paths, start: Path) -> dict[str, str]:
-    """Make the folders of paths absolute and plain, a slash behind each: folder as the list has it -> that."""
+    """Map listed folders to absolute ones without dots, each with a slash at its end."""
     found = dict[str, str]()
     for name in names:
         # files of one folder become plain alike: plain_path takes longer than all else

@@ -45,13 +45,13 @@ def is_image(name: str) -> bool:
 
 
 def is_junk(folder: str) -> bool:
-    """Whether a folder of this name is hidden or a system's, and so neither class nor split."""
+    """Whether a folder of this name is hidden or a system's: it is neither class nor split."""
     return folder.startswith(".") or folder.lower() in _JUNK
 
 
 @dataclass
 class NameFilter:
-    """Takes the names of images, and counts all others.
+    """Selects the names of images, and counts all others.
 
     Attributes:
         seen: all names.
@@ -73,7 +73,7 @@ class NameFilter:
             notify(Progress("list", self.seen, 0))
 
     def takes(self, name: str) -> bool:
-        """Whether a name, relative to IMAGES, is an input's."""
+        """Whether the file of this name, relative to IMAGES, is an input."""
         if not self.passes(name):
             return False
         if not is_image(name):
@@ -81,7 +81,7 @@ class NameFilter:
         return is_image(name)
 
     def passes(self, name: str) -> bool:
-        """Whether a name is no system's, and in no hidden folder."""
+        """Whether a file is no system's, and in no hidden folder."""
         *folders, file = name.split("/")
         for depth, folder in enumerate(folders, start=1):
             if is_junk(folder):
@@ -93,7 +93,7 @@ class NameFilter:
         return True
 
     def report(self, inputs: Inputs, images: object) -> None:
-        """Note what was counted; raises ScanError where no image is left."""
+        """Note the counts; raises ScanError if no image is left."""
         inputs.ignored = self.ignored
         what = counted(len(self.left_out), "hidden folder or file", "hidden folders and files")
         left_out = f"{what} of systems: {some(sorted(self.left_out))}" if self.left_out else ""
@@ -107,7 +107,7 @@ class NameFilter:
 
 
 def divided(inputs: Inputs, *, is_wrapped: bool = True, is_sorted: bool = False) -> tuple[dict[str, Inputs], str]:
-    """Divide what was listed by its folders of splits; returns the splits, and the folder around all of it, "a/" or "".
+    """Divide listed inputs by their split folders; returns the splits, and the folder around them, "a/" or "".
 
     Args:
         is_wrapped: a folder around all of it is no class.
@@ -148,7 +148,7 @@ def _folder_order(name: str) -> tuple[str, str, str]:
 
 
 def take_folders(splits: dict[str, Inputs], images: object, classes: tuple[str, ...] | None) -> None:
-    """Give the inputs of all splits the first folder of their paths as class; those beside class folders are refused.
+    """Take the first folder of each path as the class, in all splits; images beside class folders are refused.
 
     Args:
         classes: the class list to impose; else it is the sorted names of the folders.
@@ -171,12 +171,12 @@ def take_folders(splits: dict[str, Inputs], images: object, classes: tuple[str, 
 
 
 def first_folders(inputs: Inputs) -> Iterator[str]:
-    """Yield the first folder of each path, "" where it is in none."""
+    """Yield the first folder of each path, or ""."""
     return (path.partition("/")[0] if "/" in path else "" for path in inputs.paths)
 
 
 def note_folder_around(inputs: Inputs) -> None:
-    """Note that all images are in one folder, around others that may be the classes: it is their class, as in ImageFolder."""
+    """Note that one folder holds all images in sub-folders, which may be meant as classes; as in ImageFolder, it is the class."""
     folders = {tuple(folder.split("/", 2)[:2]) for folder in folders_of(inputs)}
     if len({folder[0] for folder in folders}) == 1 and all(len(folder) == 2 for folder in folders):
         around, inner = next(iter(folders))[0], sorted(folder[1] for folder in folders)
@@ -186,7 +186,7 @@ def note_folder_around(inputs: Inputs) -> None:
 
 
 def check_lookalikes(names: Iterable[str], images: str) -> None:
-    """Refuse folders that are splits by another name: seg_train and seg_test, trainA and testA, train and test1.
+    """Refuse folders that look like splits: seg_train and seg_test, trainA and testA, train and test1.
 
     What is beside the word must be alike, but for digits: train station and test tube are classes.
 

@@ -46,7 +46,7 @@ def _refusal(size_bytes: int) -> str | None:
 
 
 def list_objects(url: str) -> dict[str, tuple[int, int]]:
-    """Return what is below a URL: relative path -> (bytes, a number that changes with its version).
+    """Return the objects below a URL: relative path -> (bytes, a number that changes with its version).
 
     Raises:
         RemoteError: there is no such bucket or folder, or the URL makes no sense.

@@ -28,7 +28,7 @@ _ERRORS = "surrogatepass"
 
 
 class Paths(Sequence[str]):
-    """Paths without a NUL, one after the other in one buffer, a NUL behind each.
+    """Paths in one buffer, each ended by a NUL.
 
     Example:
         >>> paths = Paths(["a/1.jpg", "b/2.jpg"])
@@ -49,11 +49,11 @@ class Paths(Sequence[str]):
 
     @property
     def encoded(self) -> bytearray:
-        """All of them in UTF-8, a NUL behind each; not to be written to."""
+        """All paths in UTF-8, each ended by a NUL; read only."""
         return self._data
 
     def escaped_bytes(self) -> int:
-        """Return how many bytes they take in a journal at most."""
+        """Return the most bytes that they take in a journal."""
         # what is not ASCII is escaped twice: "é" is \\\\u00e9
         return len(self._data) * (1 if self._data.isascii() else 7)
 
@@ -134,7 +134,7 @@ class Column:
 
 @dataclass
 class Inputs:
-    """Samples in input order. Paths are relative to root; a member's is that of its archive, "/", and its name in there."""
+    """Samples in input order. Paths are relative to root; a member's is its archive's path, "/", and its name in there."""
 
     root: Path
     classes: tuple[str, ...] = ()
@@ -188,11 +188,11 @@ class Inputs:
         self.targets.values.append(-1)
 
     def line(self, index: int) -> int | None:
-        """Return the line of the list that names an input, None where there is no list."""
+        """Return the line number of an input in its list, or None."""
         return self.lines[index] if self.lines.values else None
 
     def columns(self) -> dict[str, Column]:
-        """Return everything numeric that is known of the inputs, by name."""
+        """Return the numeric columns of the inputs, by name."""
         # these names are in the listing's digest, by which a resume knows its inputs
         return {"targets": self.targets, "lines": self.lines, "members": self.members}
 
@@ -202,10 +202,10 @@ class Inputs:
         return self.chosen(sorted(range(len(self)), key=[draw() for _ in range(len(self))].__getitem__))
 
     def chosen(self, order: Sequence[int], *, below: int = 0) -> Inputs:
-        """Return these samples, in this order; below: so many characters are cut from the beginning of each path."""
+        """Return these samples, in this order; below: the number of characters to cut from the start of each path."""
 
         def moved(column: Column) -> Column:
-            """Put the rows of a column into this order; one without values stays so."""
+            """Reorder the rows of a column; an empty one stays empty."""
             return column.chosen(order if column.values else ())
 
         return replace(

@@ -98,12 +98,12 @@ def scan(
 
 
 def belongs(option: str, images: Sequence[str]) -> bool:
-    """Whether an option of labels belongs to what these IMAGES are; raises ScanError where they cannot be packed."""
+    """Whether an option of labels applies to this kind of IMAGES; raises ScanError if they cannot be packed."""
     return option not in _BELONGS or _kind([*images]) in _BELONGS[option]
 
 
 def _roots(inputs: Inputs, options: InputOptions) -> tuple[str, ...]:
-    """Return what inputs and their masks are in."""
+    """Return the folders and archives that hold the inputs and their masks."""
     masks = [] if options.masks is None else [absolute_path(options.masks)]
     if inputs.url:
         return (*masks,)
@@ -116,7 +116,7 @@ def _roots(inputs: Inputs, options: InputOptions) -> tuple[str, ...]:
 
 
 def _record(inputs: Inputs, options: InputOptions) -> None:
-    """Record by which options labels were read, beside what is known of columns and label files; never a path."""
+    """Record the options by which labels were read, beside columns and label files; never a path."""
     given = {
         "classes": options.classes is not None and bool(inputs.classes),
         "extension": options.extension,
@@ -149,7 +149,7 @@ def _listed(kind: str, sources: list[str], classes: tuple[str, ...] | None, opti
 
 
 def _kind(sources: list[str]) -> str:
-    """Return what IMAGES is: "list", "url", "folder", "table", "tar" or "zip"; raises ScanError where it is none."""
+    """Return the kind of IMAGES: "list", "url", "folder", "table", "tar" or "zip"; raises ScanError for any other file."""
     if not sources:
         raise ScanError("images is an empty list, expected a folder, list, archive or URL of images, or several tars.")
     kinds = {source: _kind_of_one(source) for source in sources}

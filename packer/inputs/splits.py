@@ -26,7 +26,7 @@ def is_split(name: str) -> bool:
 
 
 def split_folders(names: Iterable[str], has_image: Callable[[str], bool]) -> list[str]:
-    """Return which splits a folder with these sub-folders is made of; [""] where it is none of those.
+    """Return the split folders among these sub-folders; [""] if the folder is not made of splits.
 
     They are splits where no other folder with an image is beside them, or where two of different roles are there: train and
     val, beside annotations. A class may be called train.
@@ -52,7 +52,7 @@ def split_folders(names: Iterable[str], has_image: Callable[[str], bool]) -> lis
 
 
 def stores_of(out: str | os.PathLike[str]) -> dict[str, Path]:
-    """Return the stores of splits below a folder, by split; {"": out} where it is a store itself, or holds none.
+    """Return the stores of splits below a folder, by split; {"": out} if it is a store itself, or holds none.
 
     A pack that has not finished is one too: whatever opens it refuses it, and so no split is skipped.
 
@@ -70,7 +70,7 @@ def stores_of(out: str | os.PathLike[str]) -> dict[str, Path]:
 
 
 def stores_in(folder: Path) -> list[Path]:
-    """Name a folder and those of splits in it: where stores are, or are made."""
+    """List a folder and its split folders, where stores are or are made."""
     try:
         names = sorted(filter(is_split, os.listdir(folder)), key=_order)
     except OSError:  # whatever opens it as a store says why
@@ -79,12 +79,12 @@ def stores_in(folder: Path) -> list[Path]:
 
 
 def split_of(store: Path, folder: Path) -> str:
-    """Name the split that a store in a folder is of; "" where it is the folder itself."""
+    """Return the split of a store in a folder; "" for the folder itself."""
     return "" if store == folder else store.name
 
 
 def check_one_store(store: str | os.PathLike[str], option: Option) -> None:
-    """Refuse an option that names rows of one store where the folder holds the stores of splits; raises OptionsError."""
+    """Raise OptionsError for an option that names rows, if the folder holds several splits."""
     stores = stores_of(store)
     if "" not in stores:
         raise OptionsError(

@@ -95,7 +95,7 @@ class Cells:
     further: Paths = field(default_factory=Paths)
 
     def add(self, record: dict[str, Json]) -> None:
-        """Add the cells of an input by column; raises ScanError where the first has no column that is asked for."""
+        """Add an input's cells by column; raises ScanError if the first input lacks a requested column."""
         if not self.targets:
             self.others = [*record]
             self.targets = {name: [None] * len(self.further) for name in self._target_columns(record)}
@@ -120,7 +120,7 @@ class Cells:
 
 
 def _usual(record: Collection[str], names: Iterable[str]) -> str | None:
-    """Return the column that has the first of these names that there is, in any case."""
+    """Return the column with the first of these names that exists, in any case."""
     known = {column.lower(): column for column in reversed([*record])}
     return next((known[name] for name in names if name in known), None)
 

@@ -1,4 +1,4 @@
-"""Stores made of rows of other stores, by `subset` and `merge`: a job of the engine whose rows are there already.
+"""Copies of rows of finished stores into a new one, for `subset` and `merge`: a job of the engine that decodes nothing.
 
 Nothing is decoded, and the other stores are only read. There is no journal: what is interrupted is removed and done again.
 """
@@ -72,7 +72,7 @@ class Selection:
     numbers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def values(self, name: str, rows: Ints, spec: TensorSpec) -> npt.NDArray[Any]:
-        """Return rows of a tensor, [n, *row_shape] as spec wants them: classes are renumbered, and boxes given more room."""
+        """Return rows of a tensor, [n, *row_shape] of spec: with renumbered classes, and boxes padded to its shape."""
         own, values = self.manifest.tensors[name], tensor_rows(self.path, self.manifest, name, rows)
         if name in self.numbers:
             values = _renumbered(values, self.numbers[name], spec)
@@ -85,7 +85,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class CopyPlan:
-    """A store to be: rows of others, one selection after the other, which are alike in all that is not given here."""
+    """A store to be made: selections of rows of other stores, one after the other, equal in all fields not given here."""
 
     selections: list[Selection]
     classes: tuple[str, ...]
@@ -112,7 +112,7 @@ def open_for_copy(store: str | os.PathLike[str]) -> tuple[Path, Manifest]:
 
 
 def class_targets(path: Path, manifest: Manifest) -> Ints:
-    """Return the class of each row, int64[N], -1 where it has none; compared with its digest.
+    """Return the class of each row, int64[N], -1 for no label; checked against the digest.
 
     Raises:
         PackError: it cannot be read, or is not what was packed.
@@ -133,14 +133,14 @@ def class_targets(path: Path, manifest: Manifest) -> Ints:
 
 
 def copy_target(out: str | os.PathLike[str]) -> Path:
-    """Return OUT without dots, before any store is opened; what a crash has left of its publication is finished."""
+    """Return OUT without dots, and finish a publication that a crash interrupted, before any store is opened."""
     target = resolved_out(out)
     Folder(target).recover()
     return target
 
 
 def joint_labels(manifests: Sequence[Manifest], *, is_list_given: bool) -> Mapping[str, object]:
-    """Return how the labels of rows of these stores were read, as far as that is known and the same of all.
+    """Return the label options that all these stores have recorded alike.
 
     Args:
         is_list_given: whether the class list is one that the user gave.
@@ -153,7 +153,7 @@ def joint_labels(manifests: Sequence[Manifest], *, is_list_given: bool) -> Mappi
 
 
 def copy_plans(plans: Mapping[str, CopyPlan], out: Path, *, overwrite: bool) -> PackReport:
-    """Make the store OUT of the plan "", or OUT/<split> of the plan of each split.
+    """Make the store OUT of the plan "", or OUT/<split> of each split's plan.
 
     They may replace stores: then all are made before the first is replaced.
 
@@ -210,7 +210,7 @@ def _check_all_same(plan: CopyPlan) -> None:
 
 
 def _check_same(path: Path, manifest: Manifest) -> None:
-    """Raise PackError where a store is not the one that it was."""
+    """Raise PackError if a store has been replaced since it was opened."""
     try:
         is_same = read_manifest(path).digest == manifest.digest
     except StoreError:
@@ -220,7 +220,7 @@ def _check_same(path: Path, manifest: Manifest) -> None:
 
 
 def _check_apart(store: Path, out: Path, stage: Path) -> None:
-    """Refuse a store that would be deleted with OUT, or that is where OUT is made."""
+    """Refuse a source store inside OUT or its stage."""
     real, replaced, made = (Path(os.path.realpath(path)) for path in (store, out, stage))
     for folder, places in ((replaced, real.parents), (made, (real, *real.parents))):
         if folder in places:
@@ -228,7 +228,7 @@ def _check_apart(store: Path, out: Path, stage: Path) -> None:
 
 
 class _Copy:
-    """One store being made: its rows are inputs, behind which the rejects of all stores are listed."""
+    """A store in the making: its inputs are the copied rows, then the rejects of all stores."""
 
     def __init__(self, plan: CopyPlan, staged: StagedStore) -> None:
         self._plan, self._staged, self._like = plan, staged, plan.selections[0].manifest
@@ -316,7 +316,7 @@ class _Copy:
         return block_inputs(rows, max(1, all_bytes // rows))
 
     def _blocks(self, job: CopyJob, step: int, rejects: list[Reject]) -> Iterator[Result]:
-        """Let workers write the rows; yields what is known of each block."""
+        """Let workers write the rows; yields each finished block."""
         rows = self._bounds[-1]
         workers = min(available_cpus(), -(-rows // step))
         engine = LocalEngine(job, workers=workers, inherited=self._staged.to.locks)
@@ -339,7 +339,7 @@ class _Copy:
         _check_all_same(self._plan)
 
     def _tasks(self, step: int) -> Iterator[Task]:
-        """Cut the rows into blocks, each with where the lines of its rows begin."""
+        """Cut the rows into blocks; each task has the offsets of its rows' lines."""
         begins: dict[int, Ints] = {}
         for start in range(0, self._bounds[-1], step):
             stop, lines = min(start + step, self._bounds[-1]), list[tuple[int, int]]()
@@ -353,7 +353,7 @@ class _Copy:
             yield Task(start // step, start, names, [], reused=dict(zip(range(start, stop), lines, strict=True)))
 
     def _selected_rows(self, start: int, stop: int) -> Iterator[tuple[int, Ints]]:
-        """Yield the numbers of the selections of rows [start, stop), and which of their rows these are."""
+        """Yield the selections that rows [start, stop) come from: their numbers, and the rows taken of each."""
         for number, (first, last) in enumerate(itertools.pairwise(self._bounds)):
             if first < stop and start < last:
                 rows = self._plan.selections[number].rows
@@ -369,7 +369,7 @@ class _Copy:
 
 
 def _check_intact(selection: Selection) -> None:
-    """Compare the small files of a store with their digests, and what they say of its rows with each other."""
+    """Check the small files of a store against their digests and against each other."""
     path, manifest = selection.path, selection.manifest
     _check_same(path, manifest)
     if what := damage(path, manifest, manifest.files.keys() - {PIXELS}):
@@ -380,7 +380,7 @@ def _check_intact(selection: Selection) -> None:
 
 
 class _StoredColumn(Column):
-    """A tensor of the rows, read from the stores as it is asked for."""
+    """A tensor of the rows, read from the stores on demand."""
 
     def __init__(self, spec: TensorSpec, read: Any) -> None:
         super().__init__(spec.dtype, spec.row_shape[0] if spec.row_shape else None)
@@ -392,7 +392,7 @@ class _StoredColumn(Column):
         return self._spec.row_shape
 
     def chosen(self, indices: Sequence[int]) -> Column:
-        """Return the column of rows that are one after the other, as the bytes that a store has; of rejects, nothing."""
+        """Return the column of contiguous rows as a store's bytes; rejects have none."""
         if not indices:
             return Column("uint8", None, array("B"))
         values: npt.NDArray[Any] = self._read(indices[0], indices[-1] + 1)
@@ -414,19 +414,19 @@ class _CopiedInputs(Inputs):
 
 @dataclass(frozen=True)
 class CopyJob(PackJob):
-    """A job whose rows are those of finished stores; bounds: the first row of each, and their number."""
+    """A job that copies rows of finished stores; bounds: the first row of each selection, then the number of all."""
 
     selections: tuple[Selection, ...] = ()
     bounds: tuple[int, ...] = ()
     targets: TensorSpec = _NUMBERS
 
     def row_maker(self, in_flight: InFlight) -> CopiedRows:
-        """Make what gives the rows, in the process of a worker."""
+        """Make the reader of the rows, in a worker's process."""
         return CopiedRows(self, in_flight)
 
 
 class CopiedRows(RowMaker):
-    """Gives the rows of finished stores; has one of them open at a time, however many there are."""
+    """Reads the rows of finished stores, with one of them open at a time."""
 
     def __init__(self, job: CopyJob, in_flight: InFlight) -> None:
         self._job, self._in_flight = job, in_flight
@@ -478,7 +478,7 @@ class CopiedRows(RowMaker):
 
 
 def _renumbered(values: npt.NDArray[Any], numbers: tuple[int, ...], spec: TensorSpec) -> npt.NDArray[Any]:
-    """Give classes their new numbers: class indices, where -1 stays, or the columns of a multi-hot target."""
+    """Renumber classes: class indices, keeping -1, or the columns of a multi-hot target."""
     if spec.dtype == "float32":
         wider = np.zeros((len(values), *spec.row_shape), values.dtype)
         wider[:, numbers] = values

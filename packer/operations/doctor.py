@@ -1,4 +1,4 @@
-"""What this machine decodes images with, and what packing and reading lack here. Imports no torch."""
+"""The decoders and libraries of this machine, and those that packing and reading lack. Imports no torch."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def examine(path: str | os.PathLike[str] = ".") -> DoctorReport:
 
 
 def _pillow(found: dict[str, str], missing: dict[str, str]) -> bool:
-    """Find Pillow and what decodes beside it; returns whether Pillow decodes what `pack` takes."""
+    """Find Pillow and its plugins; returns whether Pillow decodes the formats that `pack` takes."""
     try:
         from PIL import features
 

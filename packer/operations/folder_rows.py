@@ -24,7 +24,7 @@ _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 class FolderRows:
-    """The images of a folder, tar, zip or URL as the rows of a store that was packed from it, without those that it rejected.
+    """The images of a folder, tar, zip or URL, as rows of the store packed from it; without rejected images.
 
     Args:
         images: what was packed, in words.

@@ -24,7 +24,7 @@ _EXAMPLES = 5
 
 @dataclass(frozen=True)
 class SourceStatistics:
-    """What the rows of a store were made of. class_counts is in the order of classes; empty without classes.
+    """Statistics of the sources of a store's rows. class_counts is in the order of classes; empty without classes.
 
     sizes counts upright (width, height), most frequent first.
     """

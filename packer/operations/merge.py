@@ -131,7 +131,7 @@ def joined(lists: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def _check_alike(first: Path, like: Manifest, path: Path, manifest: Manifest) -> None:
-    """Refuse to join rows of stores that are not alike; says what differs."""
+    """Refuse to join stores that differ in more than their rows; names the difference."""
     together, kinds = f"{first} and {path} cannot be one store", (_kinds(like), _kinds(manifest))
     labels = [{name: kind for name, kind in each.items() if _is_label(name)} for each in kinds]
     if what := _differences(*labels):
@@ -153,7 +153,7 @@ def _is_label(tensor: str) -> bool:
 
 
 def _kinds(manifest: Manifest) -> dict[str, str]:
-    """Return what a store holds of each row, by name, as text that is the same of stores that fit together."""
+    """Return the kind of each column of a store, by name, as text; stores with equal texts can be joined."""
     kinds = {}
     for name, spec in sorted(manifest.tensors.items()):
         kinds[name] = f"{spec.dtype} {list(spec.row_shape)}"
@@ -164,7 +164,7 @@ def _kinds(manifest: Manifest) -> dict[str, str]:
 
 
 def _target_kind(kind: str, classes: tuple[str, ...], count: int | None) -> str:
-    """Name a kind of target; how many classes it counts in may differ, where they have names."""
+    """Name a kind of target; named classes may differ in number."""
     return kind if count is None or (kind == "multi-hot" and classes) else f"{kind} of {count}"
 
 
@@ -184,7 +184,7 @@ def _differences(one: Mapping[str, object], other: Mapping[str, object]) -> str:
 
 
 def _numbers(path: Path, manifest: Manifest, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    """Return the new number of each class of a store, for each tensor in which it is another."""
+    """Return the new number of each class of a store, for each tensor whose numbers change."""
     tensors = ["targets"] * (manifest.target_kind != "regression") + ["extras/box_targets"] * has_boxes(manifest)
     return {} if manifest.classes == names else dict.fromkeys(tensors, _moved(path, manifest.classes, names))
 
@@ -197,7 +197,7 @@ def _moved(path: Path, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[int,
 
 
 def _notes(selections: list[Selection], names: tuple[str, ...]) -> list[str]:
-    """Name the stores whose classes count in another list than before."""
+    """Note the stores whose classes get other numbers."""
     moved = [str(selection.path) for selection in selections if selection.numbers.get("targets")]
     if not moved:
         return []

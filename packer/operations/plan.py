@@ -62,7 +62,7 @@ def plan(
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> SizePlan:
-    """Report what each way to pack a folder takes on disk, from the headers of its images.
+    """Compare disk use of the ways to pack a folder, from the headers of its images.
 
     Args:
         images: what `pack` takes.
@@ -100,7 +100,7 @@ def plan(
 
 
 def _asked_for(options: PackOptions) -> dict[str, Geometry]:
-    """Return the way to pack that options ask for, by its words; nothing where they ask for none."""
+    """Return the way to pack that the options name, by its words; {} without such options."""
     if not options.words():
         return {}
     if options.least_sides is None:

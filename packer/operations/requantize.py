@@ -149,7 +149,7 @@ def requantize(
 
 
 class _Record:
-    """The lines of DEST: what became of each input, as it is known now."""
+    """The record in DEST: the outcome of each input so far."""
 
     def __init__(self, out: Path, head: dict[str, Any], lines: dict[str, dict[str, Any]], file: IO[str]) -> None:
         self._out, self._head, self._file, self._earlier = out, head, file, lines
@@ -159,7 +159,7 @@ class _Record:
     @classmethod
     @contextlib.contextmanager
     def opened(cls, out: Path, head: dict[str, Any]) -> Iterator[_Record]:
-        """Open or begin the record of DEST, which no other run may have open; raises OptionsError, LockedError."""
+        """Open or create the record of DEST, and lock it; raises OptionsError, LockedError."""
         parts = [out / RECORD, out / f"{RECORD}.part"]
         if out.is_dir() and any(out.iterdir()) and not any(map(Path.exists, parts)):
             raise OptionsError(f"{out} is not empty and was not made by pack requantize. Choose another DEST.")
@@ -186,7 +186,7 @@ class _Record:
             yield cls(out, head, lines, file)
 
     def still_true(self, job: _Job, paths: list[str]) -> set[str]:
-        """Return the paths whose source and result are as they were; removes the results of the others."""
+        """Return the paths with unchanged source and result; remove all other results."""
         listed = set(paths)
         for path, line in self._earlier.items():
             if path in listed and job.is_as_recorded(line):
@@ -198,7 +198,7 @@ class _Record:
         return set(self.lines)
 
     def add(self, line: dict[str, Any]) -> None:
-        """Add what became of an input."""
+        """Record the outcome of an input."""
         self.lines[line["path"]] = line
         self.rejected += "reason" in line
         self._file.write(encode_line(line))
@@ -224,7 +224,7 @@ class _Job:
     roots: tuple[str, ...]
 
     def is_as_recorded(self, line: dict[str, Any]) -> bool:
-        """Whether an image's source and result are those that a line is of."""
+        """Whether an image's source and result still equal their record line."""
         with contextlib.suppress(OSError):
             state = _state(os.stat(self.images / line["path"]))
             return "to" in line and line["source"] == state and _size(self.out / line["to"]) == line["bytes_after"]
@@ -257,7 +257,7 @@ def _recoder(quality: int, size: tuple[int | None, int] | None) -> Recoder:
 
 
 def _made(job: _Job, paths: list[str], workers: int) -> Iterator[dict[str, Any]]:
-    """Yield the lines of images as they are done. One that ends its process is rejected; the others go on."""
+    """Yield the record lines of images as they are done. An image that kills its process is rejected; the others go on."""
     waiting = paths[::-1]
     while waiting:
         with ProcessPoolExecutor(min(workers, len(waiting)), start_context(), begin_worker) as pool:
@@ -290,7 +290,7 @@ def _made_alone(job: _Job, path: str) -> dict[str, Any]:
 
 
 def jpg_name(path: str) -> str:
-    """Name what a requantized image is written to.
+    """Return the path to which a requantized image is written.
 
     Example:
         >>> jpg_name("n01/hen.JPEG")
@@ -315,7 +315,7 @@ def _listed(images: Path) -> list[str]:
 
 
 def _check_names(paths: list[str]) -> None:
-    """Refuse two images that would get one name; names both."""
+    """Refuse two images with the same result path; names both."""
     known: dict[str, str] = {}
     for path in paths:
         other = known.setdefault(jpg_name(path), path)

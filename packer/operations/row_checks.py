@@ -31,7 +31,7 @@ _EXTENTS = ("offsets", "shapes", "mask_offsets", "frames")
 
 
 class Wrong(NamedTuple):
-    """One thing that is wrong: the file, the rows ([start, stop), None: not known), and what."""
+    """One contradiction: its file, its rows ([start, stop), or None if unknown), and a description."""
 
     file: str
     rows: tuple[int, int] | None
@@ -39,7 +39,7 @@ class Wrong(NamedTuple):
 
 
 def wrong_rows(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[Wrong]:
-    """Yield what contradicts the manifest, of the rows the first one alone; nothing where all is right.
+    """Yield contradictions to the manifest; of those in rows only the first.
 
     Raises:
         OSError: a file cannot be read, or is shorter than the manifest says.
@@ -74,7 +74,7 @@ def _read(path: Path, spec: TensorSpec, start: int, count: int) -> npt.NDArray[A
 
 
 def _wrong(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[Wrong]:
-    """Yield rows whose values none of such a store are, that are elsewhere than they should, or are not those of their line."""
+    """Yield rows with invalid values, with a wrong position, or with values that differ from their line."""
     values, extents = RowValues(manifest), _Extents(manifest, blocks)
     names = {*values.tensors, "targets", *(name for name in _EXTENTS if name in manifest.tensors)}
     begins = {block.start: block.samples_offset for block in blocks}
@@ -100,7 +100,7 @@ def _wrong(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[Wron
 
 
 class _Extents:
-    """Where rows are among the pixels, and compressed ones in the file: one behind the other, as many bytes as blocks say."""
+    """Checks the offsets of rows and frames: contiguous, and with the bytes that the blocks record."""
 
     def __init__(self, manifest: Manifest, blocks: list[Block]) -> None:
         self._manifest = manifest
@@ -111,7 +111,7 @@ class _Extents:
         self._largest = np.zeros(3, np.int64)
 
     def wrong(self, start: int, columns: dict[str, npt.NDArray[Any]]) -> Iterator[Wrong]:
-        """Yield what is wrong with the next rows."""
+        """Yield the errors of the next rows."""
         stored: npt.NDArray[np.int64] | None = None
         if "offsets" in columns:
             offsets, shapes = columns["offsets"], columns["shapes"]
@@ -135,7 +135,7 @@ class _Extents:
 
     @property
     def are_all(self) -> bool:
-        """Whether the rows are as many bytes, and the largest as large, as the manifest says."""
+        """Whether the rows' bytes, and their largest height and width, equal the manifest's."""
         manifest = self._manifest
         largest = [manifest.height, manifest.width, manifest.channels]
         # of raw rows the blocks have said it

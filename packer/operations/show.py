@@ -110,7 +110,7 @@ def _tinted(image: Image.Image, mask: npt.NDArray[np.uint8]) -> Image.Image:
 def _draw_boxes(
     image: Image.Image, boxes: npt.NDArray[Any], targets: npt.NDArray[np.int64], classes: Sequence[str]
 ) -> None:
-    """Draw boxes, and the names of their classes where there is room, into a picture; their corners are its pixels."""
+    """Draw boxes, in pixels of the picture, and class names if they fit."""
     draw = ImageDraw.Draw(image)
     # a box that a stranger wrote may be anywhere, or nowhere
     most = np.float32(max(image.size))
@@ -135,7 +135,7 @@ def _label(manifest: Manifest, targets: npt.NDArray[Any], row: int) -> str:
 
 
 def _fitted(text: str, width: int) -> str:
-    """Shorten text to a width in pixels; what the built-in font lacks is shown as a question mark."""
+    """Shorten text to a width in pixels; a question mark replaces characters that the built-in font lacks."""
     most = width // _CHARACTER_WIDTH - len("...")
     return shown(text, most=most).encode("latin-1", "replace").decode("latin-1") if most > 0 else ""
 

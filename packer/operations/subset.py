@@ -131,7 +131,7 @@ def _plan(
 
 
 def _numbered(rows: slice | Iterable[int] | None, count: int) -> Ints:
-    """Return row numbers; raises OptionsError where there are no such rows."""
+    """Return row numbers; raises OptionsError if the store lacks one of them."""
     try:
         if rows is None or isinstance(rows, slice):
             return np.arange(*(rows or slice(None)).indices(count))
@@ -147,7 +147,7 @@ def _numbered(rows: slice | Iterable[int] | None, count: int) -> Ints:
 
 
 def _check_classes(path: Path, manifest: Manifest) -> None:
-    """Refuse to choose by class where a row has not one."""
+    """Refuse to choose by class, unless each row has one class."""
     if manifest.target_kind != "class":
         raise OptionsError(f"{path} has {manifest.target_kind} targets: its rows cannot be chosen by class.")
     if has_boxes(manifest):
@@ -155,7 +155,7 @@ def _check_classes(path: Path, manifest: Manifest) -> None:
 
 
 def _listed(classes: str | os.PathLike[str] | Sequence[str], path: Path, manifest: Manifest) -> tuple[str, ...]:
-    """Return the list of classes that is asked for, all of which the store has."""
+    """Return the requested classes; raises OptionsError for one that the store lacks."""
     names = load_classes(os.fspath(classes)) if isinstance(classes, str | os.PathLike) else tuple(classes)
     if wrong := [name for name in names if not isinstance(name, str)]:
         raise OptionsError(f"{Option('classes')} has {wrong[0]!r}, expected names.")
@@ -169,7 +169,7 @@ def _listed(classes: str | os.PathLike[str] | Sequence[str], path: Path, manifes
 
 
 def _draw_per_kind(rows: Ints, kinds: Ints, count: int, draw: Random) -> Ints:
-    """Draw so many rows of each kind without replacement, or all there are; they keep their order.
+    """Draw count rows of each kind without replacement, or all if there are fewer; they keep their order.
 
     Python documents that `random()` keeps its sequence.
     """

@@ -185,7 +185,7 @@ class _Copy:
         return f"{self._root}/{split}".rstrip("/")
 
     def ask(self, request: Callable[..., Any], *arguments: object, **named: object) -> Any:
-        """Make a request; returns None where what it names is not there."""
+        """Make a request; returns None if the file or folder does not exist."""
         try:
             return request(*arguments, **named)
         except FileNotFoundError:
@@ -194,24 +194,24 @@ class _Copy:
             raise PackError(f"{self.report.url} cannot be reached: {reason(e)}. {_AGAIN.capitalize()}.") from None
 
     def names(self) -> list[str]:
-        """List what is in the folder at the URL."""
+        """List the names in the folder at the URL."""
         self.files.invalidate_cache()
         found = self.ask(self.files.ls, self._root, detail=False) or []
         return sorted(filter(None, (path.removeprefix(self._root).strip("/") for path in found)))
 
     def manifest_at(self, folder: str) -> bytes:
-        """Return the manifest of the store in a folder at the URL; b"": there is none."""
+        """Return the manifest of the store in a folder at the URL, or b""."""
         self._check_file(f"{folder}/{MANIFEST}", MOST_MANIFEST_BYTES)
         return self.ask(self.files.cat_file, f"{folder}/{MANIFEST}") or b""
 
     def _check_file(self, name: str, most_bytes: int) -> None:
-        """Refuse a pipe, which would be waited for, and a file larger than it can be."""
+        """Refuse a pipe, which would block, and a file larger than the limit."""
         found = self.ask(self.files.info, name) or {"type": "file"}
         if found["type"] != "file" or (found.get("size") or 0) > most_bytes:
             raise PackError(f"{redacted(name)} is no file of up to {most_bytes} bytes. Push the store again.")
 
     def check(self, path: Path, entry: FileEntry) -> None:
-        """Refuse a file whose checksum is not that of the manifest."""
+        """Refuse a file whose checksum differs from the manifest's."""
         if _digest(path, entry) != entry.digest:
             raise PackError(f"{path} is damaged. See what is: pack verify {self.report.out}")
 
@@ -222,7 +222,7 @@ class _Copy:
         self.count(entry.size_bytes, is_copied=True)
 
     def pull_store(self, folder: str, to: Folder, split: str, manifest: Manifest, blocks: list[Block]) -> None:
-        """Have the files of a store here, durably; what an interrupted pull left of them stays, of the pixels by blocks."""
+        """Fetch the files of a store and sync them; keep complete files and intact blocks of an interrupted pull."""
         store = to.stage / split
         for name, entry in manifest.files.items():
             path = store / name
@@ -243,7 +243,7 @@ class _Copy:
             sync_folder(parent)
 
     def _pull_file(self, name: str, path: Path, entry: FileEntry, ends: list[int], crcs: list[int]) -> None:
-        """Have the pieces of a file between these ends here, several at a time; crcs: of each piece, where they are known."""
+        """Fetch the pieces of a file between these ends, several at a time; crcs: the checksums of the pieces, if known."""
         self._check_file(name, entry.size_bytes)
         with error_path(path), open(path, "r+b", buffering=0) as file, ThreadPoolExecutor(_REQUESTS) as pool:
             # behind the last block there are zeros
@@ -251,7 +251,7 @@ class _Copy:
                 file.truncate(ends[-1])
 
             def crc_of(start: int, stop: int, read: Callable[[int, int], bytes]) -> int:
-                """Return the checksum of what is read, little of it at a time: a block may say that it has any size."""
+                """Return the checksum of a range, read in small pieces: a manifest may claim a block of any size."""
                 crc32 = 0
                 for at in range(start, stop, _PIECE_BYTES):
                     crc32 = zlib.crc32(read(at, min(at + _PIECE_BYTES, stop)), crc32)
@@ -262,7 +262,7 @@ class _Copy:
                 return os.pread(file.fileno(), stop - start, start)
 
             def fetch(start: int, stop: int) -> bytes:
-                """Fetch bytes and write them to their place; returns them."""
+                """Fetch bytes and write them to the file; returns them."""
                 data: bytes = self.ask(self.files.cat_file, name, start=start, end=stop) or b""
                 if len(data) != stop - start:
                     raise self._damaged(name)
@@ -270,7 +270,7 @@ class _Copy:
                 return data
 
             def piece(start: int, stop: int, crc32: int | None) -> tuple[int, bool]:
-                """Have one piece here; returns its bytes, and whether they were fetched."""
+                """Fetch one piece unless it is intact; returns its size, and whether it was fetched."""
                 if crc32 is not None and crc_of(start, stop, read_kept) == crc32:
                     return stop - start, False
                 if crc_of(start, stop, fetch) != crc32 and crc32 is not None:

@@ -162,7 +162,7 @@ class DatasetJob(PackJob):
     class_count: int = 0
 
     def row_maker(self, in_flight: InFlight) -> DatasetRows:
-        """Make what makes the rows, in the process of a worker."""
+        """Make the row maker, in a worker's process."""
         # as torch's DataLoader does: the threads of a forked process are gone
         if torch := sys.modules.get("torch"):
             torch.set_num_threads(1)

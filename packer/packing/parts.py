@@ -429,7 +429,7 @@ class _Joined:
             lines += _file_bytes(part, SAMPLES)
 
     def _fields(self) -> dict[str, Any]:
-        """Return what the manifest says of the rows of all parts."""
+        """Return the manifest's fields for the rows of all parts."""
         stores, like = self._stores, self._like
         totals = [store.labels[TOTALS] for store in stores]
         sums, square_sums = (

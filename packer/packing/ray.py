@@ -78,7 +78,7 @@ def _pack_part(
 
 
 def _ended(ray: Any, tasks: list[Any]) -> Iterator[tuple[int, int]]:
-    """Yield what each task returns as it ends; raises what it raises."""
+    """Yield the result of each task as it ends, or raise its error."""
     while tasks:
         ended, tasks = ray.wait(tasks)
         yield from ray.get(ended)

@@ -89,7 +89,7 @@ def difference(recorded: Mapping[str, object], asked: Mapping[str, object]) -> s
 
 
 def states(inputs: Inputs, masks: str, indices: range) -> Iterator[tuple[str, State, State]]:
-    """Yield of each input its path, and the states of its source and its mask now; of what is not looked at, NO_STATE.
+    """Yield each input's path and the current states of its source and mask; NO_STATE for one that is not checked.
 
     Args:
         masks: the folder of masks.
@@ -110,7 +110,7 @@ def states(inputs: Inputs, masks: str, indices: range) -> Iterator[tuple[str, St
 
 
 def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Path) -> PackReport:
-    """Report a finished store that is what is asked for: nothing was done.
+    """Report a finished store that equals the request: nothing is done.
 
     Args:
         target: OUT as the command has it, which holds out where there are splits.
@@ -140,7 +140,7 @@ def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Pat
 
 
 def intact(out: Path) -> Manifest:
-    """Return the manifest of a finished store; raises PackError where it is damaged, or none."""
+    """Return the manifest of a finished store; raises PackError if it is damaged or missing."""
     try:
         return check_finished(out)
     except StoreError as e:
@@ -148,19 +148,19 @@ def intact(out: Path) -> Manifest:
 
 
 def update_command(images: Sequence[str], target: str | os.PathLike[str], options: PackOptions) -> str:
-    """Return the command that brings a store up to date with IMAGES, whose labels are read as by these options."""
+    """Return the `pack update` command of a store, with these IMAGES and label options."""
     return shlex.join(["pack", "update", *images, os.fspath(target), *label_words(options)])
 
 
 def label_words(options: PackOptions) -> list[str]:
-    """Return the words of an update with these options, which takes all but those of labels from the store."""
+    """Return the words of these label options; `update` takes all others from the store."""
     return PackOptions(**vars(LabelOptions.pick_from(options))).words()
 
 
 def journal_header(
     inputs: Inputs, job: PackJob, options: PackOptions, *, block_inputs: int, split: str
 ) -> journals.Header:
-    """Describe what is packed and how; a resume must match it."""
+    """Describe inputs and options; a resume must match them."""
     size = job.layout.size
     words = label_words(options) if options.update else dataclasses.replace(options, size=size).words()
     return journals.Header(
@@ -189,7 +189,7 @@ def header_difference(found: journals.Header, asked: journals.Header) -> str:
 
 
 def read_committed(out: Path, inputs: Inputs, masks: str) -> tuple[Committed, int]:
-    """Return what OUT's journal has of the inputs, and the byte up to which that stands in it."""
+    """Return the progress that OUT's journal records, and the byte at which its last block ends."""
     committed, seen, (_, end) = Committed(), 0, journals.find_header(out) or (None, 0)
     for result, line_end in _followed_blocks(out, len(inputs)):
         committed.changed += _changed_sources(inputs, masks, seen, result)
@@ -214,7 +214,7 @@ def _inputs_digest(inputs: Inputs) -> str:
 
 
 def _followed_blocks(out: Path, total: int) -> Iterator[tuple[Result, int]]:
-    """Yield the blocks of a journal, and report how many of so many inputs are checked."""
+    """Yield the blocks of a journal, and report the share of inputs that are checked."""
     done = 0
     for result, line_end in journals.read_blocks(out):
         yield result, line_end

@@ -83,7 +83,7 @@ def update(images: ImagesArgument, out: str | os.PathLike[str], options: UpdateO
     notes: list[str] = []
 
     def check(parts: dict[str, Inputs]) -> None:
-        """Refuse what would change the meaning of labels."""
+        """Refuse options that would change the meaning of labels."""
         for split in manifests.keys() & parts.keys():
             notes.extend(_check_classes(stores[split], manifests[split], parts[split], options))
 

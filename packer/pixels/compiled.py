@@ -49,7 +49,7 @@ class Native:
 
 @functools.cache
 def native() -> Native:
-    """Look whether the compiled part is built, and runs with a libjpeg-turbo whose pixels are known."""
+    """Find out whether the compiled part is built, and runs with a tested libjpeg-turbo."""
     try:
         from reader.native import functions
 

@@ -1,4 +1,4 @@
-"""Which decoder makes the rows of a pack, and what decides about their pixels: the versions that are live here."""
+"""The choice of a pack's decoder, and the versions of the libraries that determine its pixels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from packer.pixels.row import RowDecoder
 
 
 def row_decoder(geometry: Geometry, options: RowOptions) -> RowDecoder:
-    """Return what makes the rows of a pack."""
+    """Return the decoder of a pack."""
     plain = Decoder(geometry, channels=options.channels, exact=options.is_exact, bit_depth=options.bit_depth)
     decoder: RowDecoder = plain
     if options.requantize is not None:
@@ -33,7 +33,7 @@ def row_decoder(geometry: Geometry, options: RowOptions) -> RowDecoder:
 
 
 def pixel_versions(options: Mapping[str, Any]) -> dict[str, object]:
-    """Return what decides about the pixels of a pack with these recorded options, for the manifest.
+    """Return the versions that determine the pixels of a pack with these recorded options, for the manifest.
 
     Raises:
         FfmpegError: FFmpeg is needed and missing.
@@ -47,7 +47,7 @@ def pixel_versions(options: Mapping[str, Any]) -> dict[str, object]:
 
 
 def decoder_versions() -> dict[str, Any]:
-    """Return what decides about pixels, for the manifest: distributions, versions, and which Pillow is live."""
+    """Return the decoders' distributions and versions, for the manifest."""
     return {
         "libjpeg-turbo": _libjpeg_turbo(),
         "pillow": {

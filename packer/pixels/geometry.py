@@ -53,7 +53,7 @@ class Geometry:
 
     @classmethod
     def recorded(cls, manifest: Manifest) -> Geometry:
-        """Return by which the rows of a store were made; what its options do not say is as by default."""
+        """Return the geometry of a store, from its recorded options; others have their defaults."""
         options = manifest.options
         side, is_short = side_limit(options.get("max_size"))
         chosen = {name: options[name] for name in ("fit", "crop_fraction", "resample") if name in options}
@@ -61,17 +61,17 @@ class Geometry:
 
     @property
     def has_own_sizes(self) -> bool:
-        """Whether each row keeps the size of its picture, scaled down where a side is too long."""
+        """Whether each row keeps its picture's size, scaled down if a side is too long."""
         return self.fit == "none"
 
     @property
     def common_sides(self) -> tuple[int, int] | None:
-        """Height and width of every row; None where they differ."""
+        """Height and width of every row, or None if they differ."""
         return None if self.has_own_sizes else (self.height, self.width)
 
     @property
     def has_content(self) -> bool:
-        """Whether rows can hold padding, so that the store records where the image is."""
+        """Whether rows can hold padding; the store then records the box of the image."""
         return self.fit in ("pad", "inside")
 
     def resized(self, width: int, height: int) -> tuple[int, int]:
@@ -124,7 +124,7 @@ class Geometry:
         return _RESAMPLE[self.resample]
 
     def origin(self, resized: tuple[int, int]) -> tuple[int, int]:
-        """Return x, y of a row's upper left corner in the picture resized to (width, height); negative where it is padded."""
+        """Return x, y of a row's upper left corner in the picture resized to (width, height); negative: padding."""
         if self.has_content:
             top, left, _, _ = self.content(resized)
             return -left, -top

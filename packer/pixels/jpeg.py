@@ -47,7 +47,7 @@ class JpegHeader:
 
 
 def read_header(data: bytes) -> JpegHeader | None:
-    """Walk the segments up to the first scan; None where the data is no JPEG or breaks off before a frame header."""
+    """Walk the segments up to the first scan; None if the data is no JPEG or ends before a frame header."""
     if not data.startswith(b"\xff\xd8"):
         return None
     size, named = len(data), list[bytes]()
@@ -130,7 +130,7 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def version() -> str | None:
-    """Return jpeg4py's version, None where it or libturbojpeg is missing."""
+    """Return jpeg4py's version, or None if it or libturbojpeg is missing."""
     if not is_installed():
         return None
     return installed_version("jpeg4py")

@@ -1,4 +1,4 @@
-"""Rows that a store keeps as JPEGs: a row is then what its JPEG decodes to, and it is known what that has lost.
+"""Rows that a store keeps as JPEGs: the row is its JPEG decoded, and the manifest has the error of that.
 
 Pillow encodes, with the same settings everywhere; `reader.jpeg_frames` decodes.
 """

@@ -39,7 +39,7 @@ class RowLayout:
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """Height and width of every row; None where they differ."""
+        """Height and width of every row, or None if they differ."""
         return self.geometry.common_sides
 
     @property
@@ -61,7 +61,7 @@ class RowLayout:
         return {name: row_bytes for name, (row_bytes, is_there) in tensors.items() if is_there}
 
     def expected_bytes(self, size_bytes: int) -> int:
-        """Bytes that rows of so many bytes probably take in the file."""
+        """Estimated bytes of these rows in the file."""
         share = _OF_JPEGS if self.quality <= _USUAL_QUALITY else _OF_BEST_JPEGS
         return self.file_bytes(int(size_bytes * share) if self.quality else size_bytes)
 
@@ -72,7 +72,7 @@ class RowLayout:
         return rows * self.geometry.height * self.geometry.width * self.channel_count
 
     def file_bytes(self, used_bytes: int) -> int:
-        """Size of the file of rows that take so many bytes in it."""
+        """Size of a file with this many bytes of rows."""
         return whole_pages(used_bytes) if self.quality or self.geometry.has_own_sizes else used_bytes
 
     def mask_bytes(self, pixel_bytes: int) -> int:

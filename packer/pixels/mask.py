@@ -72,7 +72,7 @@ def _in_row(mask: Image.Image, geometry: Geometry) -> MaskRow:
 
 
 def _classes(values: npt.NDArray[np.uint8], listed: Sequence[int]) -> npt.NDArray[np.uint8]:
-    """Return the class of each value: the first that is listed is 0; with none listed they stay, as 255 does unless it is."""
+    """Map mask values to classes by their place in the list; without a list, values stay. An unlisted 255 stays."""
     if not listed:
         return values
     classes: npt.NDArray[Any] = np.full(256, -1, np.int16)
@@ -87,7 +87,7 @@ def _classes(values: npt.NDArray[np.uint8], listed: Sequence[int]) -> npt.NDArra
 
 
 def _values(image: Image.Image) -> npt.NDArray[np.uint8]:
-    """Return what the pixels of a decoded mask say: the index of a palette, the level of gray, also in RGB, or 0 and 1."""
+    """Return the values of a decoded mask: palette indices, gray levels (also of gray RGB), or 0 and 1."""
     if image.format == "JPEG":
         raise DecodeError("it is a JPEG, which does not keep values; save masks as PNG")
     values = np.asarray(image)

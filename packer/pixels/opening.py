@@ -103,5 +103,5 @@ def _reason(data: bytes, error: Exception) -> str:
 
 
 def readable(message: str) -> str:
-    """Take out of a library's message what says nothing to a person."""
+    """Return a library's message without the internals of Python."""
     return re.sub(r"<_io\.\w+[^>]*>", "the file", message.strip().partition("\n")[0]).rstrip(".")

@@ -71,7 +71,7 @@ class PictureDecoder:
         return self._finish(image, (header.width, header.height), orientation, scale, done)
 
     def _pillow_row(self, data: bytes, complaint: str) -> Row:
-        """Decode with Pillow. complaint: what libjpeg-turbo said of it, "" for nothing."""
+        """Decode with Pillow. complaint: libjpeg-turbo's message, or ""."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             with open_image(data) as image:

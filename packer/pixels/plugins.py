@@ -22,7 +22,7 @@ _BRANDS_BYTES = 256
 
 
 def kind_of(data: bytes) -> str:
-    """Return which of these formats data is, by its first bytes; "" where it is none of them."""
+    """Return the format of data by its first bytes, or ""."""
     if data.startswith(_JPEG_XL):
         return "JXL"
     if data[4:8] != b"ftyp" or data[8:12] not in _HEIF_BRANDS:
@@ -33,7 +33,7 @@ def kind_of(data: bytes) -> str:
 
 @functools.cache
 def missing(kind: str) -> str:
-    """Register the plugin of a format, once a process; returns the distribution to install where it is missing.
+    """Register the plugin of a format, once a process; returns the distribution to install if it is missing.
 
     Raises:
         ImportError: it is there, but cannot be imported.

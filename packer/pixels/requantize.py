@@ -1,4 +1,4 @@
-"""One image, requantized by FFmpeg's JPEG encoder, in this process through PyAV: what is encoded again, and the row of it.
+"""One image, encoded again by FFmpeg's JPEG encoder, through PyAV, and its row.
 
 It does what `ffmpeg -noautorotate -i IN -q:v Q OUT` does. Our own decoder rejects what is broken, as in any pack. Only JPEGs that
 decode without a complaint, and that FFmpeg decodes to full-range YCbCr or gray, go through: of these all its versions give the
@@ -147,7 +147,7 @@ class Recoder:
         return Recoded(_with_orientation(encoded, orientation))
 
     def _stored_size(self, width: int, height: int, orientation: int) -> tuple[int, int] | None:
-        """Return (width, height) to scale to, of the picture as it is stored; None where it stays."""
+        """Return (width, height) to scale the stored picture to, or None to keep its size."""
         if self._size is None:
             return None
         wanted_height, wanted = self._size
@@ -163,7 +163,7 @@ class Recoder:
 
 
 class RequantizingDecoder:
-    """As a Decoder, but a row is what the requantized JPEG decodes to, without DCT scaling."""
+    """As a Decoder, but a row is decoded from the requantized JPEG, without DCT scaling."""
 
     def __init__(self, quality: int, decoder: Decoder) -> None:
         self._recoder, self._decoder = Recoder(quality), decoder
@@ -177,7 +177,7 @@ class RequantizingDecoder:
 
 
 def ffmpeg_versions() -> dict[str, str]:
-    """Return what decides about requantized pixels, for the manifest; raises FfmpegError."""
+    """Return the versions that determine requantized pixels, for the manifest; raises FfmpegError."""
     av = Ffmpeg().av
     return {"av": av.__version__, "ffmpeg": av.ffmpeg_version_info, "machine": platform.machine()}
 

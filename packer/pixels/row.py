@@ -1,4 +1,4 @@
-"""One decoded row, what is recorded of how it came about, and the rules that all decoders follow. Imports no image library."""
+"""A decoded row with its record, and the rules that all decoders follow. Imports no image library."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class RowRules:
         return next(fits, 1)
 
     def check_jpeg(self, header: jpeg.JpegHeader) -> None:
-        """Refuse what libjpeg-turbo cannot decode, or is too large, as a DecodeError."""
+        """Raise DecodeError for a JPEG that libjpeg-turbo cannot decode, or that is too large."""
         if header.lossless:
             raise DecodeError("it is a lossless JPEG, which libjpeg-turbo 2 cannot decode; convert it to PNG")
         if header.precision != 8:

@@ -1,4 +1,4 @@
-"""What every source of bytes can do, where in an archive one is, and the largest file that is read."""
+"""The protocol of sources of bytes, a member's place in its archive, and the largest file that is read."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Readable(Protocol):
 
 
 def check_size(size_bytes: int) -> None:
-    """Refuse what is empty, or has more bytes than an image may have, as a DecodeError."""
+    """Raise DecodeError for an empty file, or one of more bytes than an image may have."""
     if size_bytes == 0:
         raise DecodeError("the file is empty")
     if size_bytes > MOST_FILE_BYTES:

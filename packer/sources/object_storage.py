@@ -55,6 +55,6 @@ def is_refused(error: BaseException) -> bool:
 
 
 def object_version(about: dict[str, object]) -> int:
-    """Make a number of what differs between versions of an object: 0..2^56."""
+    """Return a number, 0..2^56, that differs between versions of an object."""
     known = [about.get(key) for key in ("ETag", "etag", "md5Hash", "LastModified", "mtime", "updated", "created")]
     return int.from_bytes(hashlib.sha256(repr([str(value) for value in known]).encode()).digest()[:7], "big")

@@ -1,4 +1,4 @@
-"""Objects in object storage as inputs: reading them, tried again where the network fails, and ahead of the decoder.
+"""Objects in object storage as inputs: read with retries, and ahead of the decoder.
 
 A resume compares the size and version that the listing gave (`packer.inputs.remote`): no request is made for that. Writes
 nothing.
@@ -28,7 +28,7 @@ _TRIES = 3
 
 @dataclass(frozen=True)
 class RemoteSource:
-    """An object as a source of bytes; `fetched` is where they come from when they were asked for before."""
+    """An object as a source of bytes; `fetched` gives bytes that were requested ahead."""
 
     root: str
     path: str
@@ -50,7 +50,7 @@ class RemoteSource:
         return data, (len(data), 0, 0)
 
     def fetch(self, most_bytes: int | None = None) -> bytes:
-        """Ask for the bytes now; tries again where the network is to blame."""
+        """Request the bytes now; retry errors of the network."""
         files, root = open_url(self.root)
         bounds = {} if most_bytes is None else {"start": 0, "end": most_bytes}
         error: Exception | None = None
@@ -67,7 +67,7 @@ class RemoteSource:
         raise SourceError(f"{redacted(self.root)}/{self.path} cannot be read: {reason(error or OSError())}") from error
 
     def _check_root(self) -> None:
-        """Raise SourceError where not one object is missing or refused, but all of them."""
+        """Raise SourceError if all objects are missing or refused, rather than one."""
         files, root = open_url(self.root)
         try:
             files.invalidate_cache()  # the cached listing is no answer
@@ -95,7 +95,7 @@ class ObjectPrefetch:
             self._fill()
 
     def source(self, index: int, path: str) -> RemoteSource:
-        """Return an input's source; its bytes are there or on their way where it was expected."""
+        """Return an input's source; the bytes of an expected one are requested already."""
         with self._lock:
             fetched = self._fetched.pop(index, None)
             self._fill()

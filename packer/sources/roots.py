@@ -25,7 +25,7 @@ _OF_THE_FILE = frozenset(
 
 
 def check_system(path: str, error: OSError, roots: Iterable[str] = ()) -> None:
-    """Raise SourceError where an error of reading path is the system's, or path is missing with what it is on.
+    """Raise SourceError if reading failed by the system's fault, or the disk of path is gone.
 
     Args:
         roots: the folders and archives that the inputs are in, which were there when these were listed.
@@ -48,7 +48,7 @@ def files_below(folder: Path) -> Iterator[str]:
     """Yield all files below a folder, as paths relative to it with / between; raises SourceError as `check_system`."""
 
     def check(error: OSError) -> None:
-        """Raise what os.walk passes over."""
+        """Raise the errors that os.walk skips."""
         check_system(str(error.filename), error)
 
     for root, _, files in os.walk(folder, followlinks=True, onerror=check):
@@ -57,7 +57,7 @@ def files_below(folder: Path) -> Iterator[str]:
 
 
 def is_there(path: str | os.PathLike[str]) -> bool:
-    """Whether a path exists; raises SourceError where an error of the system keeps that from being known."""
+    """Whether a path exists; raises SourceError if an error of the system hides that."""
     try:
         os.stat(path)
     except ValueError:  # a NUL: no file can be called so

@@ -110,12 +110,12 @@ _WIDTHS = {
 
 def _lists(what: str, line: Json, name: str, width: int) -> list[Any]:
     def are_integers(values: Json, count: int) -> bool:
-        """Whether this is a list of count integers, of any number where count is 0."""
+        """Whether this is a list of count integers; 0: of any length."""
         is_long = type(values) is list and count in (0, len(values))
         return is_long and all(type(value) is int for value in values)
 
     def are_lists(values: Json) -> bool:
-        """Whether this is a list of lists of so many integers."""
+        """Whether this is a list of lists of count integers."""
         return type(values) is list and all(are_integers(each, width) for each in values)
 
     holds = are_lists if width else lambda values: are_integers(values, 0)

@@ -83,7 +83,7 @@ class StagedStore:
 
 
 class Folder:
-    """OUT, which is one store or holds those of splits.
+    """OUT, one store or a folder of stores of splits.
 
     Args:
         out: its links are resolved.
@@ -109,7 +109,7 @@ class Folder:
 
     @property
     def unfinished(self) -> list[Path]:
-        """The folders in the stage where a pack, a pull or parts of one are in progress; first those not sealed."""
+        """The folders in the stage with an unfinished pack, pull or part; unsealed ones first."""
         return in_progress(self.stage)
 
     @property
@@ -118,7 +118,7 @@ class Folder:
         return self.stage.parent == self.out
 
     def store(self, split: str) -> StagedStore:
-        """Return where the store of a split is made."""
+        """Return the store of a split, in the stage."""
         return StagedStore(self, self.stage / split)
 
     # -- before any work
@@ -191,7 +191,7 @@ class Folder:
 
     @contextlib.contextmanager
     def begin(self, splits: Collection[str] = ("",)) -> Iterator[None]:
-        """Make the stage, or continue the one that is there, and hold its lock; what is not continued is cleared away.
+        """Create or continue the stage and hold its lock; clear away all work that is not continued.
 
         Args:
             splits: which stores will be in OUT.
@@ -286,7 +286,7 @@ class Folder:
                 remove_tree(folder)
 
     def clear(self, store: Path) -> None:
-        """Remove what an earlier pack has left of a store that is made in this folder, all but the lock.
+        """Remove an earlier pack's files from the folder of a store, except the lock.
 
         The journal goes first: it must never outlive the rows that it names.
         """
@@ -304,7 +304,7 @@ class Folder:
     # -- publish
 
     def publish(self) -> None:
-        """Make the stage, which is complete and synced, OUT: in one step, but where it is inside OUT.
+        """Publish the complete and synced stage as OUT, in one step unless it is inside OUT.
 
         Raises:
             PackError: OUT was made or replaced by someone else meanwhile; what is there stays.
@@ -349,7 +349,7 @@ class Folder:
                 os.rename(stage / name, self.out / name)
 
     def recover(self) -> None:
-        """Finish what a kill in the middle of publishing has left; called by each command before it looks at OUT.
+        """Finish a publication that a kill interrupted; each command calls this before it looks at OUT.
 
         Raises:
             LockedError: another process is publishing it just now.
@@ -414,7 +414,7 @@ def check_no_links(*paths: Path) -> None:
 
 
 def _names(folder: Path) -> list[str]:
-    """Return the names in a folder that are not the system's; none where there is no folder."""
+    """Return the names in a folder, except the system's; [] for no folder."""
     try:
         return sorted(name for name in os.listdir(folder) if not is_dropped(name))
     except FileNotFoundError:
@@ -425,7 +425,7 @@ def _names(folder: Path) -> list[str]:
 
 @contextlib.contextmanager
 def _held(folder: Path, out: Path) -> Iterator[None]:
-    """Hold the lock of whoever was at it, where that is still there."""
+    """Acquire the previous run's lock, if its working folder still exists."""
     try:
         lock = Lock(folder, out=out)
     except (FileNotFoundError, NotADirectoryError):

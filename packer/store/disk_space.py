@@ -1,4 +1,4 @@
-"""Space on OUT's disk: compared with what a pack needs, and allocated up front; and what the system refused, as a sentence."""
+"""Space on OUT's disk: checked before a pack, allocated up front, and worded when the system refuses it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LEAST_BYTES = 4096
 
 
 def check_room(out: Path, sizes: dict[str, int], again: str = "") -> None:
-    """Compare what OUT's files still need with what is free on its disk.
+    """Compare the space that OUT's files still need with the free space.
 
     Args:
         sizes: name below OUT -> bytes that the file will have.
@@ -59,7 +59,7 @@ def allocate(path: Path, size_bytes: int, progress: Callable[[int], None]) -> No
 
 
 def guard_standard_streams() -> None:
-    """Put something behind descriptors 0 to 2 where they are closed.
+    """Open closed descriptors 0 to 2, so that no file of ours gets their numbers.
 
     The next file opened would get the number, and what a C library says to its standard error would end in pixels.memmap.
     """
@@ -90,7 +90,7 @@ def disk_full(path: Path | str, need: int, free: int, again: str = "") -> DiskFu
 
 
 def _missing_bytes(path: Path, size_bytes: int) -> int:
-    """Return the disk space that a file of size_bytes still needs; what it has is counted in blocks, since it may be sparse."""
+    """Return the disk space that a file of size_bytes still needs; a sparse file counts by its allocated blocks."""
     try:
         status = os.stat(path)
     except OSError:
@@ -99,7 +99,7 @@ def _missing_bytes(path: Path, size_bytes: int) -> int:
 
 
 def as_pack_error(error: OSError, out: Path, sizes: dict[str, int], again: str = "") -> PackError:
-    """Return what to raise instead of an error of files, processes or the disk; DiskFullError where room is lacking.
+    """Return the error to raise for a failed system call: DiskFullError if space is lacking, else PackError.
 
     Args:
         sizes: name below OUT -> bytes that the file will have.

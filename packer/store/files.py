@@ -32,7 +32,7 @@ def write_synced(path: Path, content: bytes) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Make renames and new names in a folder survive a power loss, where the file system knows such a thing.
+    """Make renames and new names in a folder survive a power loss, if the file system can.
 
     File systems that sync no folders say EINVAL or EBADF, and a folder above ours may be closed to us (PostgreSQL leaves out
     the same: src/common/file_utils.c, fsync_fname).
@@ -52,7 +52,7 @@ def sync_folder(path: Path) -> None:
 
 
 def sync_names(out: Path) -> None:
-    """Make OUT's name and those above it survive a power loss, up to where its file system is mounted.
+    """Make OUT's name and those above it survive a power loss, up to its mount point.
 
     All of them, since whoever made one, a pack that was killed perhaps, need not have synced it.
     """
@@ -79,7 +79,7 @@ def copy_access(old: Path, new: Path) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder and all that is in it; an error names the full path of what it could not remove."""
+    """Remove a folder and its content; an error names the full path that it could not remove."""
     try:
         shutil.rmtree(folder)
     except OSError as e:

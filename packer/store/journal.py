@@ -1,4 +1,4 @@
-"""The journal of what is made, in .packing: which blocks are safely on disk. A header, then a line a block.
+"""The journal in .packing lists the blocks that are safely on disk: a header, then a line a block.
 
 A line is the crc32 of its JSON as 8 hex digits, a space, and the JSON. It is appended only after the block's rows are synced; a
 resume keeps the longest prefix of complete lines.
@@ -37,7 +37,7 @@ _PLAIN = "an object of text, numbers, true, false, null, and lists and objects o
 
 @dataclass(frozen=True)
 class Header:
-    """The first line: what is packed and how. Field names are its keys, in this order.
+    """The first line: inputs and options. Field names are its keys, in this order.
 
     `images`, `words`, `split` and `command` serve the command that resumes the pack; a resume compares the others.
     """
@@ -80,7 +80,7 @@ class Header:
 
 
 class CommitLog:
-    """A store that is made, block by block, in a folder: what is committed outlives a crash.
+    """Appends blocks to a store's journal: a committed block outlives a crash.
 
     Args:
         store: the folder.
@@ -163,13 +163,13 @@ def encode_block(result: Result, inputs_stop: int, rows_stop: int) -> bytes:
 
 
 def discard(out: Path) -> None:
-    """Remove OUT's journal, if it has one, for certain: what it names may be overwritten after this."""
+    """Remove OUT's journal durably: the blocks that it names may be overwritten after this."""
     (out / JOURNAL).unlink(missing_ok=True)
     sync_folder(out / FOLDER)
 
 
 def header_of(out: Path) -> Header | None:
-    """Return the header of OUT's journal; None where nothing can be resumed: there is no journal with a complete one.
+    """Return the header of OUT's journal; None if nothing can be resumed, without a complete header.
 
     Raises:
         OSError: there is a journal that cannot be read; what it records must not be taken for lost.
@@ -182,13 +182,13 @@ def header_of(out: Path) -> Header | None:
 
 
 def find_header(out: Path) -> tuple[Header, int] | None:
-    """Return the header of OUT's journal and the byte where its line ends; None where it is incomplete or damaged."""
+    """Return the header of OUT's journal and the byte where its line ends; None if it is incomplete or damaged."""
     with _named(out):
         return next(((Header.from_json(line), end) for line, end in _read_lines(out / JOURNAL)), None)
 
 
 def read_blocks(out: Path) -> Iterator[tuple[Result, int]]:
-    """Yield each recorded block and the byte where its line ends, up to the first line that is incomplete or damaged."""
+    """Yield each recorded block and the end of its line in bytes, up to the first incomplete or damaged line."""
     with _named(out):
         for line, end in islice(_read_lines(out / JOURNAL), 1, None):
             yield read_result(line), end

@@ -75,11 +75,11 @@ class Lock:
 
     @property
     def identity(self) -> tuple[str, bytes]:
-        """Its file and what that says, by which workers know it."""
+        """The path and content of its file, by which workers recognize it."""
         return str(self.path.absolute()), self.content
 
     def check(self) -> None:
-        """See that the folder, and OUT, are what they were when it was locked: before each truncate, rename, delete and commit.
+        """Check that the folder and OUT are still those that were locked: before each truncate, rename, delete and commit.
 
         Raises:
             PackError: one was renamed, removed or replaced by someone else.
@@ -103,7 +103,7 @@ class Lock:
 
 @contextlib.contextmanager
 def checked(check: Callable[[], None]) -> Iterator[None]:
-    """Where something fails inside because OUT was renamed or removed, raise what `check` of its lock does instead."""
+    """If the body fails because OUT was renamed or removed, raise the error of the lock's `check` instead."""
     try:
         yield
     except Exception:
@@ -112,7 +112,7 @@ def checked(check: Callable[[], None]) -> Iterator[None]:
 
 
 def check_same_lock(path: str, content: bytes) -> None:
-    """Refuse, in a worker on any host, to write below a folder whose lock is not the one that its command wrote.
+    """Refuse to write, in a worker on any host, below a folder whose lock another command has written.
 
     Raises:
         PackError: the folder was renamed, removed or replaced.
@@ -124,7 +124,7 @@ def check_same_lock(path: str, content: bytes) -> None:
 
 
 def _leads_to(path: Path, descriptor: int) -> bool:
-    """Whether a path leads to an open file or folder, or to none where there was none."""
+    """Whether a path still leads to this open file or folder; for descriptor -1, whether nothing is there."""
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""Parts of one pack, on any hosts that share OUT's folder: which inputs each one has, and where it is packed.
+"""Parts of one pack, on any hosts that share OUT's folder: the inputs of each, and its folder.
 
 A part is a store of its own, .packing/parts/2-of-4 in the stage of OUT, made as any other. They become one store in
 `packer.packing.parts`. What a part, or any store, records of how it was packed is a stranger's, and checked.
@@ -62,7 +62,7 @@ class Part:
         return store / PARTS / f"{self.number}-of-{self.count}"
 
     def recorded(self, store: Path) -> Header | None:
-        """Return what this part is packed of, and how: as its journal says it, else its manifest; None where it has neither.
+        """Return the part's recorded inputs and options, from its journal or its manifest; None without both.
 
         Raises:
             StoreError: what it records is damaged.
@@ -110,7 +110,7 @@ def started_parts(store: Path) -> Iterator[Part]:
 
 
 def wanted_parts(store: Path) -> list[Part]:
-    """List the parts of a store that have inputs, by what one that has started records; none where none has.
+    """List the parts that have inputs, by the record of a started part; [] if none has started.
 
     Raises:
         StoreError: what it records is damaged.

@@ -1,4 +1,4 @@
-"""Reports of finished stores and of parts, made of what their files say."""
+"""Reports of finished stores and parts, from their files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SUMMED = "inputs rows rejected ignored store_bytes source_bytes seconds resumed
 
 
 def store_report(manifest: Manifest, inputs: Inputs, out: Path, seconds: float, resumed_from: int) -> PackReport:
-    """Report one sealed store; seconds is what this run took."""
+    """Report one sealed store; seconds: the duration of this run."""
     return PackReport(
         out=str(out),
         inputs=manifest.inputs,
@@ -80,7 +80,7 @@ def summed_report(out: Path, reports: dict[str, PackReport]) -> PackReport:
 
 
 def _summed(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    """Add up what is counted, most frequent first."""
+    """Add up counts of reasons, most frequent first."""
     return dict(sum(map(collections.Counter, counts), collections.Counter[str]()).most_common())
 
 

@@ -1,4 +1,4 @@
-"""Rows that an update reuses of the store that it replaces: those of inputs whose bytes are still the same.
+"""Rows that an update takes over from the store that it replaces: those of inputs with unchanged bytes.
 
 A row is taken where the input of that path has the sha256 that stands in samples.jsonl. Nothing of the old store is believed
 before it is checked: its small files by their digests at the start, a block of rows by its checksum before the first row of it is
@@ -23,7 +23,7 @@ from reader.format.manifest import PIXELS, Manifest
 
 
 class ReusedLines:
-    """Where the lines of a store's samples.jsonl are, by path: what the command sends to its workers."""
+    """The lines of a store's samples.jsonl by path, as byte offsets that the command sends to its workers."""
 
     def __init__(self, out: Path, rows: int) -> None:
         self._begins, self._rows = array("q"), dict[str, int]()
@@ -32,13 +32,13 @@ class ReusedLines:
             self._rows[sample.path] = row
 
     def find(self, paths: Sequence[str], start: int) -> dict[int, tuple[int, int]]:
-        """Return the row of each of these inputs that the store has, and where its line begins; the start-th of all first."""
+        """Return the row and line offset of each of these inputs that the store has, by input number from start on."""
         numbered = enumerate(paths, start=start)
         found = {index: self._rows[path] for index, path in numbered if path in self._rows}
         return {index: (row, self._begins[row]) for index, row in found.items()}
 
     def gone(self, paths: Sequence[str]) -> int:
-        """Count the rows whose input is not among these any more."""
+        """Count the rows whose inputs are not among these paths."""
         return len(self._rows.keys() - set(paths))
 
 
@@ -47,14 +47,14 @@ class ReusedRows(SealedRows):
 
     @classmethod
     def open(cls, out: str, digest: str) -> ReusedRows | None:
-        """Open the store whose manifest has this digest; None where it cannot be read any more: then all is decoded."""
+        """Open the store with this digest; None if it can no longer be read, and all inputs are decoded."""
         try:
             return cls(Path(out), digest)
         except (OSError, ValueError):
             return None
 
     def reused(self, number: int, line_begin: int, sha256: str) -> Row | None:
-        """Return a row whose input had the bytes of this digest; None where it had others, or the row is damaged.
+        """Return the row of an input with this digest; None if the digests differ, or the row is damaged.
 
         Args:
             line_begin: the byte of samples.jsonl where the line of the row begins.
@@ -72,7 +72,7 @@ class ReusedRows(SealedRows):
 def check_reusable(
     out: Path, manifest: Manifest, options: Mapping[str, object], decoders: Mapping[str, object]
 ) -> None:
-    """Refuse to take rows over from a store that others will not equal, or whose small files are not what was packed.
+    """Refuse to reuse rows of other decoders, or of a store with damaged small files.
 
     Args:
         options: those that shape the rows to be.

@@ -1,4 +1,4 @@
-"""The files of a store that say something of each row, written while the journal streams by; and what adds up over it.
+"""The per-row files of a store, written while the journal is read, and the sums over all rows.
 
 Knows what becomes of a block in each of them, but for pixels and masks, which workers write.
 """
@@ -37,7 +37,7 @@ MASKS = f"{EXTRAS}/masks.memmap"
 
 
 class RowFiles:
-    """The per-row files while the journal streams by, and what adds up over it."""
+    """Writes the per-row files while the journal is read, and keeps the sums over all rows."""
 
     def __init__(self, out: Path, layout: RowLayout, inputs: Inputs) -> None:
         self._layout, self._all = layout, inputs
@@ -90,7 +90,7 @@ class RowFiles:
         self.square_sums = [a + b for a, b in zip(self.square_sums, result.square_sums, strict=True)]
 
     def _add_tensors(self, result: Result) -> None:
-        """Append what the tensors beside the pixels have of each row of a block."""
+        """Append a block's rows to all tensors except the pixels."""
         files, rows = self._files, self._accepted(result)
         for name, column in self._columns.items():
             is_read = name == TARGETS and self._all.identity
@@ -108,7 +108,7 @@ class RowFiles:
             files[FRAMES].write(Column.from_rows("int64", itertools.pairwise(ends), 2).encoded())
 
     def _add_shapes(self, result: Result) -> None:
-        """Append where each row of a block begins, and its mask, and its height, width and channels."""
+        """Append the offsets of a block's rows and masks, and their height, width and channels."""
         channels = self._layout.channel_count
         areas = [h * w for h, w in result.shapes]
         sizes = (area * self._layout.pixel_bytes for area in areas)
@@ -150,7 +150,7 @@ class RowFiles:
         return joint_mask_values(self._mask_values)
 
     def release(self) -> None:
-        """Close all files without syncing them, where they are not needed or closed already."""
+        """Close all files without syncing them: they are closed already, or no longer needed."""
         for file in self._files.values():
             file.release()
 
@@ -187,7 +187,7 @@ def add_sources(digest: int, sources: Iterable[tuple[str, State, State]]) -> int
 
 
 def extra_specs(inputs: Inputs, layout: RowLayout) -> dict[str, TensorSpec]:
-    """Return what the store's extras are: the inputs' further columns, boxes, and masks of the rows' size."""
+    """Return dtype and shape of the store's extras: further columns, boxes, and masks of the rows' size."""
     specs = {name: TensorSpec(column.dtype, column.row_shape) for name, column in inputs.extras.items()}
     if inputs.boxes:
         specs |= {name: TensorSpec(*spec) for name, spec in inputs.boxes.specs().items()}
@@ -197,7 +197,7 @@ def extra_specs(inputs: Inputs, layout: RowLayout) -> dict[str, TensorSpec]:
 
 
 def joint_mask_values(parts: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the values of the masks of several blocks, or stores, together; none where one does not say its own.
+    """Join the mask values of several blocks or stores; () if one has not recorded them.
 
     Example:
         >>> joint_mask_values([(0, 3), (0, 1)]), joint_mask_values([(0, 3), ()])

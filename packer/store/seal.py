@@ -46,7 +46,7 @@ def seal(
     inputs: Inputs,
     blocks: Iterable[Result] | None = None,
 ) -> Manifest | None:
-    """Turn committed blocks, those of its journal or the given ones, into a finished store; None where they hold no row.
+    """Turn committed blocks, of its journal or given, into a finished store; returns None if they hold no row.
 
     The manifest is written after everything it names is synced; no journal is touched. What the user should know of masks is
     added to the notes of the inputs.
@@ -99,7 +99,7 @@ def _write_row_files(
 
 
 def expected_sizes(layout: RowLayout, inputs: Inputs) -> dict[str, int]:
-    """Return the most bytes that each file of a pack will take, by its name below OUT; those of text are an estimate."""
+    """Return an upper bound for each file of a pack, by its name below OUT; text files are estimated."""
     count, rows = len(inputs), len(inputs) - len(inputs.refused)
     path_bytes = inputs.paths.escaped_bytes()
     class_bytes = sum(map(len, inputs.classes)) + 4 * len(inputs.classes)
@@ -119,7 +119,7 @@ def expected_sizes(layout: RowLayout, inputs: Inputs) -> dict[str, int]:
 def commit_manifest(
     staged: StagedStore, fields: dict[str, Any], files: dict[str, FileEntry], blocks: Iterable[Block]
 ) -> Manifest:
-    """Write what follows from the fields of a manifest, sync all names, then the manifest itself: it makes the store.
+    """Write the metadata files, sync all names, then write the manifest, which makes the store.
 
     Args:
         files: of each file that is there, synced.
@@ -176,7 +176,7 @@ def _fields(written: RowFiles, header: journals.Header, layout: RowLayout, input
 
 
 def set_size(path: Path, used_bytes: int, size_bytes: int) -> None:
-    """Cut a file of rows to what they use, then make it so large, with zeros behind them, and sync it."""
+    """Truncate a file to the bytes of its rows, extend it with zeros to its final size, and sync it."""
     with error_path(path), open(path, "r+b") as file:
         file.truncate(used_bytes)
         file.truncate(size_bytes)

@@ -35,7 +35,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def damage(out: Path, manifest: Manifest, names: Iterable[str]) -> str:
-    """Name the first of these files, all but pixels, that is not what was packed, as a sentence; "" if none is."""
+    """Describe the first damaged file among these, pixels left out; "" if all are intact."""
     names = sorted(names)
     read = CountedBytes(sum(manifest.files[name].size_bytes for name in names))
     for name in names:
@@ -45,7 +45,7 @@ def damage(out: Path, manifest: Manifest, names: Iterable[str]) -> str:
 
 
 def line_begins(out: Path, rows: int) -> Ints:
-    """Return the byte of samples.jsonl where the line of each row begins, int64[rows].
+    """Return the offset of each row's line in samples.jsonl, int64[rows].
 
     Raises:
         OSError: the file cannot be read, or has not a line a row.
@@ -98,7 +98,7 @@ def rows_bytes(out: Path, manifest: Manifest, rows: Ints) -> tuple[int, int]:
 
 
 class StoredRows:
-    """Where the rows of a finished store are in its file, and what they are: raw or JPEGs, of one size or of their own.
+    """The rows of a finished store in its file: raw or JPEGs, of one size or of their own.
 
     Raises:
         MissingLibraryError: rows are JPEGs, and nothing here decodes them.
@@ -114,7 +114,7 @@ class StoredRows:
         )
 
     def read(self, begin: int, size_bytes: int) -> bytes:
-        """Return these bytes of the file; fewer where it ends."""
+        """Return these bytes of the file, fewer at its end."""
         with error_path(self._out / PIXELS), open(self._out / PIXELS, "rb") as file:
             file.seek(begin)
             return file.read(size_bytes)
@@ -135,7 +135,7 @@ class StoredRows:
         return height, width
 
     def extent(self, row: int) -> tuple[int, int]:
-        """Return where a row begins in the file, and how many bytes it has there, without its mask.
+        """Return a row's offset and size in the file, without its mask.
 
         Raises:
             StoreError: they are not in the file, or cannot be such a row.
@@ -214,7 +214,7 @@ class SealedRows(StoredRows):
         self._masks = mapped_tensor(out, manifest, "extras/masks") if "masks" in manifest.extras else None
 
     def read(self, begin: int, size_bytes: int) -> bytes:
-        """Return these bytes of the file; fewer where it ends."""
+        """Return these bytes of the file, fewer at its end."""
         with error_path(self._out / PIXELS):
             return os.pread(self._file.fileno(), size_bytes, begin)
 
@@ -230,7 +230,7 @@ class SealedRows(StoredRows):
         return None if self._intact[number] else block
 
     def line(self, begin: int) -> str:
-        """Return the line of samples.jsonl that begins at this byte; in order none is looked for."""
+        """Return the line of samples.jsonl at this byte; reading lines in order needs no seek."""
         if begin != self._line_begin:
             self._lines.seek(begin)
         text = self._lines.readline()

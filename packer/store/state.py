@@ -1,4 +1,4 @@
-"""What OUT is: where it may be; nothing, in progress, finished, or something else; how far it came, and what resumes it.
+"""The state of OUT: missing, in progress, finished, or something else; its progress, and the command that resumes it.
 
 The one place that asks the disk. Changes nothing there.
 """
@@ -126,7 +126,7 @@ def is_store(folder: Path) -> bool:
 
 
 def enclosing_store(path: Path) -> Path | None:
-    """Return the store, or the unfinished one, in whose folder a path is, where no other file belongs; None where in none."""
+    """Return the finished or unfinished store whose folder a path is in, or None: no other file belongs there."""
     for folder in Path(os.path.realpath(path)).parents:
         with contextlib.suppress(OSError):  # what we may not look into is not a store of ours
             if (folder / JOURNAL).is_file() or is_store(folder):
@@ -135,7 +135,7 @@ def enclosing_store(path: Path) -> Path | None:
 
 
 def in_progress(stage: Path) -> list[Path]:
-    """List the folders of a stage where a pack, a pull or parts of a pack are in progress; those that are sealed come last."""
+    """List the folders of a stage with an unfinished pack, pull or part; sealed ones come last."""
     found = [store for store in stores_in(stage) if any(os.path.exists(store / name) for name in (JOURNAL, PARTS))]
     return sorted(found, key=lambda store: (store / MANIFEST).exists())
 
@@ -146,7 +146,7 @@ def is_dropped(name: str) -> bool:
 
 
 def check_finished(out: str | os.PathLike[str]) -> Manifest:
-    """Check the structure of a store as a reader does; where it is not finished the error names the command that finishes it.
+    """Check the structure of a store as a reader does; for an unfinished one the error names the command that finishes it.
 
     Raises:
         StoreError: as `check_store`; IncompleteStoreError where what makes the store has not finished.
@@ -163,7 +163,7 @@ def check_finished(out: str | os.PathLike[str]) -> Manifest:
 
 
 def unfinished_message(out: Path) -> str:
-    """Describe what is in progress in a folder without a manifest, or beside it, and how to resume it; "" if nothing is."""
+    """Describe unfinished work in or beside a folder without a manifest, and how to resume it; "" if there is none."""
     finished = published(out)  # of splits, those that are moved into OUT already
     stores = [store for stage in stages(out) for store in in_progress(stage) if store not in finished]
     found = next(iter(stores), None)
@@ -183,12 +183,12 @@ def unfinished_message(out: Path) -> str:
 
 
 def _unpacked_parts(store: Path) -> list[Part]:
-    """List the parts of a store that are not packed to their end, where one has started."""
+    """List the unfinished parts of a store; [] before one has started."""
     return [part for part in wanted_parts(store) if not part.is_packed(store)]
 
 
 def _progress_of_parts(store: Path) -> str:
-    """Name the parts of a store that are packed, and what to do next."""
+    """Describe the packed parts of a store, and the next step."""
     parts, out = [*started_parts(store)], out_of(store)
     if two := two_divisions(store, parts):
         return two
@@ -208,7 +208,7 @@ def _progress_of_parts(store: Path) -> str:
 
 
 def two_divisions(store: Path, parts: list[Part]) -> str:
-    """Explain that parts are not from one division, and what to do; "" if they are."""
+    """Explain that parts come from two divisions, and what to do; "" if they do not."""
     other = next((part for part in parts if part.count != parts[0].count), None)
     if other is None:
         return ""
@@ -219,19 +219,19 @@ def two_divisions(store: Path, parts: list[Part]) -> str:
 
 
 def seal_command(store: Path) -> str:
-    """Return the command that seals the parts of a store; those of a split with those of the other splits."""
+    """Return the command that seals the parts of a store, of all splits at once."""
     return shlex.join(["pack", "seal", str(_whole(store))])
 
 
 def _whole(store: Path) -> Path:
-    """Return the OUT of what is made in a folder of a stage, of a part too: of a split, the folder of all."""
+    """Return the OUT of a folder in a stage, of a part too; for a split, the folder of all splits."""
     if store.parent.name == Path(PARTS).name:
         store = store.parents[2]
     return out_of(store if store.name.endswith(FOLDER) else store.parent)
 
 
 def out_of(store: Path) -> Path:
-    """Return where what is made in a folder of a stage will be.
+    """Return the final path of a folder in a stage.
 
     Example:
         >>> [str(out_of(Path(name))) for name in ("out.packing/train", "out/.packing", "out")]
@@ -246,7 +246,7 @@ def out_of(store: Path) -> Path:
 
 
 def _read_unfinished(out: Path) -> tuple[Header, str]:
-    """Return the header of the journal in a folder, an empty one where it is damaged, and how far it came; "" of a pull.
+    """Return the journal's header, empty if damaged, and the progress in words; "" for a pull.
 
     Reads the first and the last whole line of its journal: milliseconds, whatever the number of rows.
     """

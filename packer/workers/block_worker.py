@@ -61,15 +61,15 @@ class PackJob:
     lock: tuple[str, bytes] = ("", b"")
 
     def worker(self, in_flight: InFlight) -> BlockWorker:
-        """Make what does this job in a process of its own."""
+        """Make the worker of this job, in its process."""
         return BlockWorker(self, in_flight)
 
     def row_maker(self, in_flight: InFlight) -> RowMaker:
-        """Make what makes the rows, in the process of a worker."""
+        """Make the row maker, in a worker's process."""
         return ImageRows(self, in_flight)
 
     def import_ahead(self, paths: Sequence[str]) -> None:
-        """Import what decoding these inputs needs in a process that forks workers, which then need not, each by itself."""
+        """Import the decoders of these inputs before workers are forked, which then need not import them each."""
         is_plain = self.rows.channels == "rgb" and self.rows.requantize is None
         # a plain JPEG of one size without masks needs no Pillow
         if self.has_masks or self.geometry.has_own_sizes or not is_plain or not serves(paths):
@@ -110,7 +110,7 @@ class RowMaker(Protocol):
     """Makes the rows of inputs, one after the other."""
 
     def expect(self, task: Task) -> None:
-        """Ask for the sources of a block that will be decoded, where they are far away; called by another thread."""
+        """Request the remote sources of a block ahead of its decoding; called by another thread."""
         return
 
     def make(self, task: Task, index: int, attempt: Attempt) -> None:
@@ -119,7 +119,7 @@ class RowMaker(Protocol):
 
 @dataclass
 class _Held:
-    """The rows of a decoded block, from the first byte of memory on, and their masks, where those go to a file of their own."""
+    """The rows of a decoded block from the first byte of memory on, and the masks that go to a file of their own."""
 
     memory: bytearray
     # of each channel, and behind these of their squares
@@ -151,7 +151,7 @@ class BlockWorker:
         self._files: dict[str, int] = {}
 
     def expect(self, task: Task) -> None:
-        """Ask for the sources of a block that will be decoded, where they are far away; called by another thread."""
+        """Request the remote sources of a block ahead of its decoding; called by another thread."""
         self._maker.expect(task)
 
     def decode(self, task: Task) -> Result:
@@ -181,7 +181,7 @@ class BlockWorker:
         return result
 
     def write(self, block: int, offset: int) -> None:
-        """Write a decoded block's rows at a byte of the file of rows, and their masks where they belong; others sync both."""
+        """Write a decoded block's rows at a byte of the pixel file, and its masks; the command syncs both."""
         held = self._held.pop(block)
         with memoryview(held.memory) as memory:
             self._write(self._job.pixels_path, memory[: held.size_bytes], offset)
@@ -198,7 +198,7 @@ class BlockWorker:
             write_at(self._files[path], data, offset)
 
     def _attempt(self, task: Task, index: int, memory: memoryview | None) -> Attempt:
-        """Read and decode one input; whatever is wrong with it, it costs no other."""
+        """Read and decode one input; its errors cost no other input."""
         attempt = Attempt(memory=memory)
         try:
             if index in task.refused:
@@ -309,7 +309,7 @@ class ImageRows(RowMaker):
         attempt.row = row
 
     def _mask(self, index: int, path: str, row: Row, attempt: Attempt) -> MaskRow:
-        """Return the row of an input's mask; what is wrong with it is wrong with the input."""
+        """Return the row of an input's mask; an error in the mask rejects the input."""
         from packer.pixels.mask import mask_row
         from packer.pixels.opening import lift_limits
 

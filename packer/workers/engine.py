@@ -1,4 +1,4 @@
-"""Blocks decoded by worker processes, written where the blocks before them end, and given back in order.
+"""Blocks decoded by worker processes, each written behind the one before it, and returned in order.
 
 A worker does one thing at a time, and knows the next: it decodes a block and keeps its rows, or writes a block whose place is
 known. A worker that ends, or stands still for too long, loses its blocks, and others decode them again; an image that is in hand
@@ -46,7 +46,7 @@ _JOIN_SECONDS = 5.0
 
 @dataclass(eq=False)
 class _Block:
-    """A block in progress. result: of its last decoding; offset: the byte where its rows go, also where their worker is gone."""
+    """A block in progress. result: of its last decoding; offset: the byte of its rows, kept if its worker dies."""
 
     task: Task
     result: Result | None = None
@@ -82,7 +82,7 @@ class _Worker:
         return len({*self.held, *self.orders}) < _DEPTH and held_bytes < WORKER_HELD_BYTES
 
     def suspect(self) -> _Block | None:
-        """Return the block whose image it has in hand; None between two images."""
+        """Return the block of the worker's current image, or None between two images."""
         index = self.in_flight.index
         return next((block for block in self.orders if block.task.start <= index < block.task.stop), None)
 
@@ -133,7 +133,7 @@ class LocalEngine:
                 yield result
 
     def close(self) -> None:
-        """End all workers now; returns when none is left."""
+        """End all workers now, and wait for them."""
         for worker in self._workers:
             worker.process.kill()
         for worker in list(self._workers):
@@ -156,7 +156,7 @@ class LocalEngine:
         return bool(self._blocks)
 
     def _give(self, worker: _Worker, tasks: Iterator[Task], *, waits: bool) -> None:
-        """Have a worker decode a block that was lost, else the next one; waits: it decodes none."""
+        """Give a worker a lost block, else the next one; a waiting worker gets none."""
         if self._lost:
             block = self._lost.pop(0)
             worker.tell(block, "decode", block.task)
@@ -168,7 +168,7 @@ class LocalEngine:
             worker.tell(block, "decode", block.task)
 
     def _messages(self) -> Iterator[tuple[_Worker, tuple[str, Any]]]:
-        """Yield what workers have to say; replace those that will say nothing any more."""
+        """Yield the messages of workers; replace workers that have died."""
         by_pipe = {worker.pipe: worker for worker in self._workers}
         for pipe in multiprocessing.connection.wait([*by_pipe], timeout=ENGINE_POLL_SECONDS):
             worker = by_pipe[pipe]  # type: ignore[index]
@@ -181,7 +181,7 @@ class LocalEngine:
             yield worker, message
 
     def _take(self, worker: _Worker, kind: str, content: Any) -> None:
-        """Take what a worker says of its block: it is decoded, or written; or the error that ends the pack."""
+        """Handle a worker's message: its block is decoded or written, or an error ends the pack."""
         if kind == "failed":
             raise content
         block, worker.still = worker.orders.popleft(), 0.0
@@ -198,7 +198,7 @@ class LocalEngine:
     # -- workers
 
     def _look_after_workers(self) -> None:
-        """Replace workers that stand still for too long; raises SourceError where a source does not answer."""
+        """Replace workers that exceed the time limit of an image; raises SourceError if a source does not answer."""
         now, most = time.monotonic(), WORKER_SECONDS
         # where this process was stopped, or the machine slept, no worker is to blame
         passed, self._looked = min(now - self._looked, LONGEST_LOOK_SECONDS), now

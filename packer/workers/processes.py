@@ -1,4 +1,4 @@
-"""Worker processes: how they start, what each does at its end of the pipe, and why one ended.
+"""Worker processes: their start, their loop at the end of a pipe, and the reason for their end.
 
 Knows signals, start methods and messages; which block goes to which worker is `engine.py`'s, what a block is made of the job's.
 """
@@ -36,7 +36,7 @@ class Worker(Protocol):
     """What does the work in a process of its own."""
 
     def expect(self, task: Task) -> None:
-        """Ask for the sources of a block that will be decoded, where they are far away; called by another thread."""
+        """Request the remote sources of a block ahead of its decoding; called by another thread."""
 
     def decode(self, task: Task) -> Result:
         """Decode a block and hold its rows."""
@@ -49,11 +49,11 @@ class Job(Protocol):
     """What all blocks have in common; travels to the workers."""
 
     def worker(self, in_flight: InFlight) -> Worker:
-        """Make what does the work, in its process; it leaves word in in_flight of each image."""
+        """Make the worker in its process; it marks each image in in_flight."""
 
 
 class InFlight:
-    """The image that a worker has in hand, in memory where the engine can read it even after a crash.
+    """A worker's current image, in shared memory, which the engine can read even after a crash.
 
     Args:
         shared: index or -1, number of changes, whether it is being read.
@@ -63,7 +63,7 @@ class InFlight:
         self._shared = [-1, 0, 0] if shared is None else shared
 
     def mark(self, index: int, *, is_reading: bool = False) -> None:
-        """Note which image it is, and whether its source is being read; -1: none."""
+        """Note the current image, and whether its source is being read; -1: none."""
         self._shared[2] = is_reading
         self._shared[1] += 1
         self._shared[0] = index
@@ -85,7 +85,7 @@ class InFlight:
 
 
 def start_context() -> BaseContext:
-    """Choose how processes start: fork where it is safe (Linux, one thread), else spawn.
+    """Choose how processes start: fork if it is safe (Linux, one thread), else spawn.
 
     Raises:
         EngineError: PIXPACK_START_METHOD asks for something else that this system has not.
@@ -133,7 +133,7 @@ def without_main() -> Iterator[None]:
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """Start processes that see no signal before `begin_worker`: a forked one would do what the command does on it."""
+    """Start processes with signals blocked until `begin_worker`: a forked one would run the command's handlers."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield
@@ -163,7 +163,7 @@ def _end_with_parent() -> None:
 
 
 def _serve(job: Job, pipe: Connection, in_flight: InFlight, others: Sequence[Lock]) -> None:
-    """Be a worker at the end of a pipe: decode and write what it says until the parent is gone; the process ends with it."""
+    """Run a worker at the end of a pipe: decode and write blocks until the parent is gone."""
     begin_worker()
     for other in others:
         other.close()

@@ -81,7 +81,7 @@ def _tuple_row(images: Images, targets: Targets, n: int) -> CollatedRow:
 
 
 def _target(values: Targets, n: int) -> object:
-    """Return one row's, a number where it is one."""
+    """Return the target of one row, as a number if it is a scalar."""
     if isinstance(values, dict):
         return {name: _target(v, n) if name == "targets" and torch.is_tensor(v) else v[n] for name, v in values.items()}
     return values[n].item() if values.ndim == 1 else values[n]

@@ -122,7 +122,7 @@ class MemmapDataset(Dataset[Any]):
 
     @property
     def store(self) -> Batch:
-        """All of the store, as views: an ImageBatch, or a RaggedBatch where rows have sizes of their own.
+        """All rows, as views: an ImageBatch, or a RaggedBatch if rows have sizes of their own.
 
         Raises:
             StoreError: a file was cut short, or a target, content or shape of a row is not valid in this store.
@@ -333,7 +333,7 @@ class MemmapDataset(Dataset[Any]):
         return self._is_ours and not self.as_pil and self.target_transform is None
 
     def _transformed(self, batch: Batch) -> Any:
-        """Return what a transform of batches makes of one; what it draws follows from torch's generator."""
+        """Apply a transform of batches; its draws follow from torch's generator."""
         assert self.transform is not None
         return self.transform(collate.seeded(batch))
 
@@ -393,6 +393,6 @@ def pil_image(image: torch.Tensor) -> Image:
 
 
 def check_forms(target_transform: object, *, as_tuple: bool, as_pil: bool) -> None:
-    """Raise ValueError where a dataset's arguments contradict each other."""
+    """Raise ValueError if a dataset's arguments contradict each other."""
     if not as_tuple and (as_pil or target_transform is not None):
         raise ValueError("as_pil and target_transform need as_tuple=True: without it a row is one ImageBatch.")

@@ -1,4 +1,4 @@
-"""Checks what is in the brackets of `dataset[...]`, once: one row, or rows as a list, an array, a tensor or a mask."""
+"""Checks the index of `dataset[...]`, once: one row, or rows as a list, an array, a tensor or a mask."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def checked_positions(index: object, count: int, path: Path) -> Rows:
 
 
 def split_positions(count: int, fraction: float, *, seed: int, targets: list[int] | None = None) -> tuple[Rows, Rows]:
-    """Split positions [0, count) at random into fraction and the rest; of each target the same share, where they are given.
+    """Split positions [0, count) at random into fraction and the rest; with targets, each class by the same share.
 
     Raises:
         ValueError: fraction is not inside (0, 1).

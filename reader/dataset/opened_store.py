@@ -84,7 +84,7 @@ class OpenedStore:
         return self.manifest.files[PIXELS].size_bytes
 
     def pixel_path(self) -> Path:
-        """Return what opens the file of pixels again, whatever has its name by now.
+        """Return a function that opens the same pixel file again, even if another file has its name by now.
 
         Raises:
             StoreError: it is at a URL.
@@ -177,7 +177,7 @@ class OpenedStore:
         return numbers.tolist()
 
     def slice(self, start: int, stop: int) -> Batch:
-        """Return rows [start, stop), one at least, as views that share nothing with what batches are copied from.
+        """Return rows [start, stop), at least one, as views of a mapping that batches are not copied from.
 
         Of a remote store, and of compressed rows, a copy.
 
@@ -229,7 +229,7 @@ class OpenedStore:
         return (table or self.table).begin(rows, columns, place, memory)
 
     def place(self, *, is_read: bool = False) -> Place:
-        """Return where pixels are now: a URL, the file, or its mapping, of which no page is mapped in a worker."""
+        """Return the place of the pixels: a URL, the file, or its mapping, of which no page is mapped in a worker."""
         if self.remote is not None:
             return InFile(self.remote)
         # frames are read: what is unpacked is much more
@@ -247,15 +247,15 @@ class OpenedStore:
         return {name: self._tensors[name].index_select(0, numbers) for name in names}
 
     def layout(self, rows: Rows) -> Layout:
-        """Return where rows are in the file of pixels, and what they are; raises StoreError as `RowTable.layout`."""
+        """Return the layout and values of rows in the pixel file; raises StoreError as `RowTable.layout`."""
         return self.table.layout(rows, self.columns(rows, self.table.located_by))
 
     def spans(self, rows: Rows) -> Spans:
-        """Return where rows are in the file of pixels; raises StoreError as `RowTable.layout`."""
+        """Return the layout of rows in the pixel file; raises StoreError as `RowTable.layout`."""
         return self.layout(rows).spans
 
     def check_rows(self, rows: Rows, columns: Columns | None = None) -> None:
-        """Check that targets, content and shapes of rows are those of a store, before anything relies on them.
+        """Check that targets, content and shapes of rows are valid, before anything relies on them.
 
         Args:
             columns: of these rows: a few microseconds; without them they are looked up.
@@ -303,5 +303,5 @@ class OpenedStore:
 
 
 def _part(tensor: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-    """Return a view of [start, stop) whose storage is no more than that: torch pickles, copies and sends whole storages."""
+    """Return a view of [start, stop) with a storage of just these bytes: torch pickles, copies and sends whole storages."""
     return torch.from_numpy(tensor.numpy()[start:stop])

@@ -73,7 +73,7 @@ class OnDevice(Place):
 
 
 def _recorded(memory: torch.Tensor) -> torch.Tensor:
-    """Keep memory from being used again before the current stream has done what was launched: its loader may go before."""
+    """Keep memory from being reused before the current stream has finished its work: the loader may end earlier."""
     if memory.is_cuda:
         memory.record_stream(torch.cuda.current_stream(memory.device))
     return memory

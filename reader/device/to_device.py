@@ -33,7 +33,7 @@ def to_device(nested: Nested, device: str | torch.device) -> Nested:
         target = torch.device("cuda", torch.cuda.current_device() if target.index is None else target.index)
 
     def moved(node: Any) -> Any:
-        """Move a tensor, or what is moved whole."""
+        """Move a tensor, or a collection that moves as a whole."""
         return node.to(target, non_blocking=is_cuda) if isinstance(node, torch.Tensor) or _is_whole(node) else node
 
     return pytree.tree_map(moved, nested, is_leaf=lambda node: _is_whole(node) or isinstance(node, torch.Size))

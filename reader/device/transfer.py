@@ -1,4 +1,4 @@
-"""Batches to a CUDA device: pinned copies on a side stream, an event each, and what keeps two streams from racing.
+"""Batches to a CUDA device: pinned copies on a side stream, each with an event, and the guards against races of streams.
 
 Its tests marked cuda passed on an H200 (2026-11-27); tests/device/test_transfer.py runs its logic on simulated streams that are
 as late as CUDA allows.
@@ -99,7 +99,7 @@ class DeviceBatch:
 def entered(
     device: torch.device, source: Callable[_P, Generator[_T, None, None]]
 ) -> Callable[_P, Generator[_T, None, None]]:
-    """Return what makes the same groups in a thread of its own, whose device is this one from the first call of CUDA on.
+    """Return a generator of the same groups for a new thread, whose current device is this one from its first CUDA call on.
 
     In a new thread device 0 is current: waiting for an event there would give it a context, some 500 MB, from every rank.
     """
@@ -115,7 +115,7 @@ def entered(
 
 
 def recorded(batch: _B) -> _B:
-    """Keep the memory of a batch from being used again before the current stream has done what was launched; returns it."""
+    """Keep the memory of a batch from being reused before the current stream has finished its work; returns the batch."""
     stream = cuda.current_stream(batch.pixels.device)
     for tensor in batch.values(True, True):
         tensor.record_stream(stream)
@@ -129,7 +129,7 @@ def send_batch(batch: Batch, device: torch.device) -> Batch:
     """
 
     def send(tensor: torch.Tensor) -> torch.Tensor:
-        """Begin one copy; torch keeps what it pins here until that has ended."""
+        """Begin one copy; torch keeps the memory that it pins until the copy has ended."""
         if tensor.is_cuda:
             return tensor
         if tensor.is_pinned():

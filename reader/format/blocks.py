@@ -53,7 +53,7 @@ def read_blocks(out: str | os.PathLike[str]) -> list[Block]:
 
 
 def parse_content(content: bytes, path: Path) -> tuple[Manifest, list[Block]]:
-    """Return what the bytes of a manifest.json say, head and blocks, checked as opening it would; path names it in errors.
+    """Parse the bytes of a manifest.json, head and blocks, with the checks of opening it; path names it in errors.
 
     Raises:
         StoreError: as `read_blocks`.
@@ -65,7 +65,7 @@ def parse_content(content: bytes, path: Path) -> tuple[Manifest, list[Block]]:
 
 
 def _checked(file: IO[bytes], manifest: Manifest, path: Path) -> Iterator[Block]:
-    """Yield the blocks; each adds to those before it, and the last one ends where the rows do."""
+    """Yield the blocks; each continues the one before it, and the last one ends with the rows."""
     start = used = 0
     least_offset, pixels_bytes = 0, manifest.files[PIXELS].size_bytes
     samples_bytes, row_bytes = manifest.files[SAMPLES].size_bytes, None if manifest.is_flat else manifest.row_bytes

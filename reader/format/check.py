@@ -76,7 +76,7 @@ def metadata_files(manifest: Manifest) -> dict[str, bytes]:
 
 
 def unlisted_files(root: Path, manifest: Manifest) -> Iterator[str]:
-    """Yield what tensordict might load of a folder though the manifest does not list it, by its path below root.
+    """Yield paths, below root, of files that tensordict might load although the manifest does not list them.
 
     That is everything in _tensordict, and an other.pickle beside it. What is elsewhere in the folder, such as a contact sheet,
     is not part of the store and does no harm; nor do names that begin with a dot, which systems and NFS make.
@@ -91,7 +91,7 @@ def unlisted_files(root: Path, manifest: Manifest) -> Iterator[str]:
 
 
 def loadable_beside(root: Path) -> list[str]:
-    """Return the names beside manifest.json of what a program might unpickle or load though it is not a file of the store."""
+    """Return names beside manifest.json that a program might unpickle or load, although the store has no such file."""
     with os.scandir(root) as entries:
         return sorted(entry.name for entry in entries if _LOADABLE.fullmatch(entry.name))
 

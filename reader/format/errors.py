@@ -16,7 +16,7 @@ class MissingLibraryError(StoreError, ImportError):
 
 
 def interrupt_behind(error: BaseException | None) -> BaseException | None:
-    """Return the interrupt that an error is or came of; None: there is none.
+    """Return the interrupt that an error is or was caused by, or None.
 
     Python's `Condition.wait` that Ctrl-C meets at the wrong moment ends in RuntimeError: release unlocked lock.
     """

@@ -24,7 +24,7 @@ def user_path(path: str | os.PathLike[str]) -> str:
 
 
 def plain_path(path: str | os.PathLike[str]) -> str:
-    """Return a path without . and .., where what stands before a .. is resolved first: it may be a symbolic link.
+    """Return a path without . and ..; the part before a .. is resolved first, as it may be a symbolic link.
 
     Example:
         >>> plain_path("./images/"), plain_path("../images")
@@ -44,7 +44,7 @@ def absolute_path(path: str | os.PathLike[str]) -> str:
 
 
 def identity(path: Path) -> tuple[int, int, int] | None:
-    """Identify the file that has this path now, so that another one shows; None: there is none."""
+    """Return the identity of the file at this path, which differs for a replacement; None without a file."""
     try:
         status = path.stat()
     except OSError:
@@ -108,7 +108,7 @@ def refresh_names(path: Path) -> None:
 
 
 def retry_missing(path: Path, use: Callable[[], _T]) -> _T:
-    """Return what use returns; if it raises FileNotFoundError, the names of path are refreshed and use is called again."""
+    """Call use; if it raises FileNotFoundError, refresh the names of path and call it again."""
     try:
         return use()
     except FileNotFoundError:

@@ -89,7 +89,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class JpegRows:
-    """Of rows that are JPEGs: their quality, 1 to 100, the bytes of all rows decoded, and the sum of squares of what was lost."""
+    """JPEG rows: their quality, 1 to 100, the bytes of all rows decoded, and the sum of squared errors."""
 
     quality: int
     pixel_bytes: int
@@ -97,7 +97,7 @@ class JpegRows:
 
     @property
     def psnr(self) -> float:
-        """The peak signal-to-noise ratio over all bytes of all rows, dB; infinite where nothing was lost."""
+        """The peak signal-to-noise ratio over all bytes of all rows, dB; infinite if nothing was lost."""
         if not self.squared_error:
             return math.inf
         return 10 * math.log10(255 * 255 * self.pixel_bytes / self.squared_error)
@@ -188,7 +188,7 @@ class Manifest:
 
     @property
     def common_sides(self) -> tuple[int, int] | None:
-        """Height and width of every row; None where they differ."""
+        """Height and width of every row, or None if they differ."""
         return None if self.has_own_sizes else self.largest
 
     @property
@@ -218,7 +218,7 @@ class Manifest:
 
     @property
     def pixel_bytes(self) -> int:
-        """Bytes of the pixels of all rows, decoded; of raw rows those of their file."""
+        """Bytes of the pixels of all rows, decoded; for raw rows the size of their file."""
         return self.jpeg.pixel_bytes if self.jpeg else self.files[PIXELS].size_bytes
 
     @cached_property
@@ -233,17 +233,17 @@ class Manifest:
         return f"<class 'reader.store.{name}'>"
 
     def file_bytes(self, used_bytes: int) -> int:
-        """Return the size of the file of pixels whose rows take so many bytes in it."""
+        """Return the size of a pixel file with this many bytes of rows."""
         return whole_pages(used_bytes) if self.is_flat else used_bytes
 
 
 def whole_pages(used_bytes: int) -> int:
-    """Return the size of a file of flat pixels that take so many bytes in it."""
+    """Return the size of a file with this many bytes of flat pixels."""
     return -(-used_bytes // PAGE_BYTES) * PAGE_BYTES
 
 
 def read_manifest(out: str | os.PathLike[str]) -> Manifest:
-    """Read and check OUT/manifest.json alone: its digest, version and fields. Milliseconds, whatever the number of rows.
+    """Read and check OUT/manifest.json alone: its digest, version and fields. Takes milliseconds for any number of rows.
 
     Raises:
         IncompleteStoreError: OUT holds a pack that has not finished.
@@ -272,7 +272,7 @@ def open_manifest(root: Path) -> IO[bytes]:
 
 
 def parse_manifest(file: IO[bytes], path: Path) -> tuple[Manifest, int]:
-    """Read and check what an open manifest.json says; returns it and the byte where its first block begins.
+    """Read and check an open manifest.json; returns it and the byte where its first block begins.
 
     Raises:
         StoreError: it was changed, or its fields are not what FORMAT.md says.
@@ -286,7 +286,7 @@ def parse_manifest(file: IO[bytes], path: Path) -> tuple[Manifest, int]:
 
 
 def manifest_of(head: Mapping[str, Any], digest: str = "") -> Manifest:
-    """Return what the parsed head of a manifest.json says, checked.
+    """Make a Manifest of the parsed head of a manifest.json, with all checks.
 
     Raises:
         StoreError: a field is missing or malformed, two contradict each other, or the version is another.
@@ -448,7 +448,7 @@ def _check_targets(m: Manifest) -> None:
 
 
 def _check_files(m: Manifest) -> None:
-    """Check which files are listed, and the sizes of those of the tensors."""
+    """Check the list of files, and the sizes of the tensors' files."""
     expected = {*m.tensor_paths().values(), *m.metadata_names(), SAMPLES, REJECTED}
     if other := sorted({*m.files} ^ expected):
         named = ", ".join(map(brief, other[:5]))
@@ -531,7 +531,7 @@ def _no_number(name: str) -> NoReturn:
 
 
 def _no_manifest(root: Path) -> StoreError:
-    """Describe what a folder without a manifest is instead of a store."""
+    """Describe a folder without a manifest, as an error."""
     children = [name for name in ROLES if (root / name / MANIFEST).is_file()]
     if children and not is_stage(root):
         return StoreError(f"{root} holds {len(children)} stores. Open one of them: {root / children[0]}")

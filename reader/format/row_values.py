@@ -34,7 +34,7 @@ class RowValues:
         return [*self._ranges, *["content"] * self._has_content, *["shapes"] * self._has_shapes]
 
     def wrong_row(self, columns: Mapping[str, Array]) -> tuple[int, str] | None:
-        """Return the first position whose values are none of this store, and what is wrong with them; None where all are right.
+        """Return the first position with invalid values, and the error; None if all are valid.
 
         columns: tensor -> numpy array [n, ...] of the same n rows; those without rules are not looked at.
         """

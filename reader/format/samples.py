@@ -1,4 +1,4 @@
-"""The lines of samples.jsonl, one a row, as a reader uses them: where a row comes from."""
+"""The lines of samples.jsonl, one a row, as a reader uses them: the source of a row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_LINE_BYTES = 64 << 20
 
 
 def read_line(out: Path, begin: int, number: int, row: int) -> dict[str, Any]:
-    """Return a line of samples.jsonl as it is: the number-th behind a byte of the file, which is that of a row.
+    """Return a raw line of samples.jsonl: the number-th from a byte on, at which a row's line begins.
 
     Raises:
         StoreError: there is no such line, or it is no object with a path.
@@ -44,7 +44,7 @@ def read_source_paths(out: Path, manifest: Manifest) -> list[str]:
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield lines; one that is longer than any of ours is cut, and so none."""
+    """Yield lines; a line above the limit is cut, and then fails to parse."""
     return iter(partial(file.readline, MOST_LINE_BYTES), b"")
 
 

@@ -35,7 +35,7 @@ _BRIEF.maxlist = _BRIEF.maxtuple = _BRIEF.maxdict = _BRIEF_ITEMS
 
 
 def shown(text: str, most: int = 0) -> str:
-    """Return text on one line without control characters, each as Python writes it; cut to most characters where that is given.
+    """Return text on one line with control characters escaped as Python does; most: the length to cut it to.
 
     Example:
         >>> print(shown("cat\\x1b[2J\\n"), shown("abcdef", most=3))
@@ -47,7 +47,7 @@ def shown(text: str, most: int = 0) -> str:
 
 
 def shown_lines(text: str) -> str:
-    """Return text as `shown` does, but with its line feeds and tabs, for what was put together of shown pieces."""
+    """Return text as `shown` does, but keep its line feeds and tabs: it was joined from shown pieces."""
     return _HIDDEN_BUT_LINES.sub(_escaped, text)
 
 

@@ -1,4 +1,4 @@
-"""What is a URL and what a path: decided here for both packages. Knows no scheme by name, and opens nothing."""
+"""The distinction of URLs and paths, for both packages. Knows no scheme by name, and opens nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.I)
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
-    """Return whether what is given as IMAGES, OUT or a store names object storage rather than a path: s3://bucket/folder."""
+    """Return whether a name of IMAGES, OUT or a store is a URL of object storage, s3://bucket/folder, rather than a path."""
     text = os.fspath(path)
     return isinstance(text, str) and _URL.match(text) is not None
 

@@ -1,4 +1,4 @@
-"""Values of a key of an object of JSON, each returned if it is of its kind; what begins the sentence that refuses one."""
+"""Checked access to values of JSON objects, one function a kind; `what` begins the sentence of an error."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def value_in(what: str, entries: Json, name: str, holds: Callable[[Json], bool],
 
 
 def integer(what: str, entries: Json, name: str, least: int, most: int = INT64_MOST) -> int:
-    """Return an integer from least to most; true and false are none."""
+    """Return an integer from least to most; true and false are refused."""
     expected = f"an integer of {least} {'or more' if most == INT64_MOST else f'to {most}'}"
     number: int = value_in(what, entries, name, lambda value: type(value) is int and least <= value <= most, expected)
     return number
@@ -67,7 +67,7 @@ def texts(what: str, entries: Json, name: str) -> tuple[str, ...]:
 
 
 def object_in(what: str, entries: Json, name: str) -> dict[str, Json]:
-    """Return an object, whose values are yet to be checked."""
+    """Return an object; its values are not checked."""
     found: dict[str, Json] = value_in(what, entries, name, lambda value: type(value) is dict, "an object")
     return found
 
@@ -78,7 +78,7 @@ def is_number(value: Json) -> bool:
 
 
 def is_plain(value: Json, levels: int = _MOST_LEVELS) -> bool:
-    """Return whether a value is text, a finite number, true, false, null, or lists and objects of these, so many levels deep."""
+    """Return whether a value is text, a finite number, true, false, null, or lists and objects of these, up to depth levels."""
     if type(value) is dict or type(value) is list:
         inner = value.values() if type(value) is dict else value
         return levels > 0 and all(is_plain(each, levels - 1) for each in inner)

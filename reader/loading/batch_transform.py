@@ -1,4 +1,4 @@
-"""Calls the transform of a batch, gives it the form that the loop wants, and decides which thread does so.
+"""Calls the transform of a batch, gives the result the loop's form, and decides which thread does so.
 
 Knows neither which rows come, nor where they are read from.
 """
@@ -21,7 +21,7 @@ from reader.transforms.composition import apply_in_turn, flattened
 
 
 class PendingBatch(NamedTuple):
-    """Stands for a batch that the caller's thread finishes: what the feeder has made of it, or the copy that it has started.
+    """A batch that the caller's thread finishes: the feeder's result, or the copy that it has started.
 
     start: position of its first row in the epoch. rows: int64[B], of the store, for an error of a step.
     """
@@ -32,7 +32,7 @@ class PendingBatch(NamedTuple):
 
 
 class BatchTransform:
-    """Runs the transform of an epoch's batches, and gives the caller the form that it wants.
+    """Runs the transform of an epoch's batches, partly in the feeder, and gives the result the caller's form.
 
     `in_feeder` runs in the thread that gathers batches, `in_caller` in the caller's. On the CPU the first steps of the transform
     run in the feeder, as far as they are of this package: what a program gives may draw from generators that its training uses
@@ -67,11 +67,11 @@ class BatchTransform:
         self._by_name = plan.dataset._by_name
 
     def in_feeder(self, batch: Batch, start: int) -> Any:
-        """Run the steps that run in the feeder; what they return is for `in_caller`, or is sent to a device first."""
+        """Run the feeder's steps; their result goes to `in_caller`, or to a device first."""
         return self._run(self._first, self._with_origin(batch, start), batch.rows) if self._first else batch
 
     def in_caller(self, item: PendingBatch) -> object:
-        """Run the other steps, on the device where the batch was sent, and give the result its form."""
+        """Run the other steps, on the batch's device, and give the result its form."""
         result, start, rows = item
         if isinstance(result, DeviceBatch):
             result = result()
@@ -84,11 +84,11 @@ class BatchTransform:
         return result
 
     def _with_origin(self, batch: Batch, start: int) -> Batch:
-        """Write on a batch what its random numbers depend on, where somebody may ask for it."""
+        """Set the batch's origin, if a transform or the caller may look at it."""
         return with_origin(batch, epoch=self._epoch, position=start, seed=self._seed) if self._is_seen else batch
 
     def _run(self, steps: list[Transform], result: object, rows: torch.Tensor | None) -> object:
-        """Call steps of the transform in what they are to run in."""
+        """Call steps of the transform with the epoch, threads and row names of the batch."""
         named = rows_named(self._dataset.path, rows)
         with named, in_epoch(self._epoch), on_threads_of(self._threads):
             try:
@@ -100,12 +100,12 @@ class BatchTransform:
 
 
 def _may_run_in_feeder(transform: object) -> bool:
-    """Return whether a transform is of this package, and all that it calls: those draw nothing from generators of the process."""
+    """Return whether a transform and all that it calls are of this package: those use no generator of the process."""
     return all(map(_is_of_reader, _with_inner(transform)))
 
 
 def _with_inner(transform: object) -> Iterator[object]:
-    """Yield a transform and, where it is of this package, all that it calls."""
+    """Yield a transform and, if it is of this package, all transforms that it calls."""
     yield transform
     if _is_of_reader(transform):
         for each in getattr(transform, "transforms", []):

@@ -1,4 +1,4 @@
-"""Gathers the batches of a pass in the feeder's thread, from a file, its mapping or what was read ahead, and sends them on.
+"""Gathers the batches of a pass in the feeder's thread, from a file, its mapping or memory read ahead, and sends them on.
 
 Batches are in leased buffers, pinned where they are copied to a CUDA device. A generator that waits at a yield keeps its locals
 alive: none of them may hold a batch there, or one more buffer than needed is in use.
@@ -78,7 +78,7 @@ class Gathering:
         self._ahead_pool: BufferPool | None = None
 
     def _place(self, plan: EpochPlan) -> Place:
-        """Return where the rows of an epoch are read from."""
+        """Return the place of an epoch's rows."""
         if self._resident is not None:
             return self._resident.place
         store, manifest = self._dataset._opened, self._dataset.manifest
@@ -111,7 +111,7 @@ class Gathering:
     def groups(
         self, plan: EpochPlan, steps: Iterator[Steps], transform: BatchTransform
     ) -> Generator[Group, None, None]:
-        """Yield the batches of a pass, in groups; what is left to the caller's thread comes as PendingBatch."""
+        """Yield the batches of a pass, in groups; a PendingBatch is left for the caller's thread to finish."""
         # slots in all: of the copies in progress, depth + 1, of the batch that is sent next, and of that behind it
         depth = max(0, self._prefetch - 1)
         copier = CudaCopier(self._device, depth=depth) if self._device.type == "cuda" else None
@@ -156,7 +156,7 @@ class Gathering:
         return deque(parted(batch, [len(g) for g in groups])), copies
 
     def clear(self) -> None:
-        """Free the buffers that no batch is in, those of crops and floats too."""
+        """Free unused buffers, those of crops and floats too."""
         self.pool.clear()
         self._ahead_pool = None
         compiled.release()

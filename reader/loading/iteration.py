@@ -88,7 +88,7 @@ class Iteration(Generic[Given]):
         self._end(RuntimeError("the loader was closed while it was iterated. Iterate over it again."))
 
     def _next_group(self) -> Group:
-        """Wait for the next group; raises what the source raised."""
+        """Wait for the next group; raises the source's error."""
         if os.getpid() != self._process:
             raise RuntimeError(
                 "this iterator belongs to the process that was forked. Iterate over the loader again here."
@@ -106,7 +106,7 @@ class Iteration(Generic[Given]):
             del group  # else error and frame hold each other, and with them the batch that failed
 
     def _end(self, error: BaseException) -> None:
-        """End the thread and drop what waits; all that is asked for from now on raises error."""
+        """End the thread and drop the waiting batches; every later request raises error."""
         self._stopped.set()
         self._group = deque()
         if self._feeder is None:
@@ -121,7 +121,7 @@ class Iteration(Generic[Given]):
         self._put_end(error)
 
     def _put_end(self, error: BaseException) -> None:
-        """Put what ends each wait from now on; where another thread has closed the loader meanwhile, its own is there."""
+        """Put the end that all later waits meet, unless another thread has closed the loader meanwhile."""
         with contextlib.suppress(queue.Full):
             self._ready.put_nowait(error)
 

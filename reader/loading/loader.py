@@ -260,7 +260,7 @@ def _mapped(dataset: object) -> MemmapDataset:
 
 
 def _batch_transform(dataset: MemmapDataset, transform: Transform | None) -> Transform | None:
-    """Return the transform that is given, else the dataset's; raises ValueError where it takes single images."""
+    """Return the given transform, else the dataset's; raises ValueError for a transform of single images."""
     if type(transform).__module__.startswith("torchvision.") or dataset._is_by_row:
         raise ValueError(
             "the transform takes single images, and this loader calls it with batches: give from_torchvision(transform), or loop"

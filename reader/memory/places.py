@@ -37,7 +37,7 @@ class Remote(ByteReader, Protocol):
         """Return the path of a file that opening does not need, now that it is there."""
 
     def place(self, plan: Any) -> Place:
-        """Return where the rows of a pass are read from, by its `EpochPlan`, which rests on this module."""
+        """Return the place of a pass's rows, by its `EpochPlan`, whose module imports this one."""
 
 
 class Place:
@@ -64,11 +64,11 @@ class Place:
         raise NotImplementedError
 
     def ahead(self, steps: Iterator[Steps]) -> Iterator[Steps]:
-        """Yield the steps of a pass, each to be taken before the next, and read ahead what they will ask for. For one thread."""
+        """Yield the steps of a pass in order, and read their rows ahead. For one thread."""
         return steps
 
     def close(self) -> None:
-        """End what reads ahead."""
+        """End the reading ahead."""
 
 
 class InMemory(Place):

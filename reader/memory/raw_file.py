@@ -70,7 +70,7 @@ class Targets(NamedTuple):
         return cls(table, tuple(memories))
 
     def copy(self, start: int, piece: Bytes) -> None:
-        """Copy what a piece of the file, which begins at a byte, holds of each span to where it goes."""
+        """Copy the spans in a piece of the file, which begins at a byte, to their places."""
         end = start + len(piece)
         begins = self.table[:, 0]
         reaches = np.maximum.accumulate(begins + self.table[:, 1])
@@ -225,7 +225,7 @@ def _staging() -> Bytes:
 
 
 def _open_direct(path: Path) -> tuple[int, int]:
-    """Open a file for reads past the page cache; returns (descriptor, alignment), or (-1, 1) where that is not possible."""
+    """Open a file for reads past the page cache; returns (descriptor, alignment), or (-1, 1) if that is impossible."""
     for align in _BLOCKS if hasattr(os, "O_DIRECT") else ():
         with contextlib.suppress(OSError):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)

@@ -82,7 +82,7 @@ class ReadAhead(Place):
             copies.wait()
 
     def close(self) -> None:
-        """End the reads; what they read is lost."""
+        """End the reads and drop their bytes."""
         for reads, _ in reversed(self._chunks):
             reads.cancel()
         self._file.close()
@@ -106,7 +106,7 @@ class ReadAhead(Place):
             self._chunks.append((reads, deque(parts)))
 
     def _chunks_of(self, parts: Iterator[_StepSpans]) -> Iterator[list[_StepSpans]]:
-        """Cut what is read in order into chunks, each within one window: small ones first, so that the first batches do not wait.
+        """Cut ordered reads into chunks, each within one window: small ones first, so that the first batches do not wait.
 
         The first one has the steps that are taken together; the next have twice as much each, up to the most.
         """
@@ -123,7 +123,7 @@ class ReadAhead(Place):
             yield chunk
 
     def _parts(self, groups: Iterator[Steps]) -> Iterator[_StepSpans]:
-        """Cut the spans of the steps where a window ends."""
+        """Cut the spans of the steps at the ends of windows."""
         for steps in groups:
             each = [self._spans_of(rows) for rows in steps.batches]
             size_bytes = sum(int(spans.sizes.sum()) for spans in each)

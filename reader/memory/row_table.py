@@ -1,4 +1,4 @@
-"""Rows of a store: where they are in its file, and the one way from rows to a batch.
+"""Rows of a store: their spans in its file, and the one way from rows to a batch.
 
 Callers ask a table instead of asking which kind of store it is. Raw rows, JPEGs and rows copied to a device differ in one thing
 here: the span of bytes that a row is. Knows no place; see `places.py`. No frame is believed: it has to decode to exactly the row.
@@ -50,7 +50,7 @@ class RowTable:
             jpeg_frames.check_library()
 
     def layout(self, rows: Rows, columns: Columns) -> Layout:
-        """Return where rows are in the file, masks included, and what they are.
+        """Return the layout of rows in the file, masks included, and their values.
 
         Args:
             columns: those that rows are `located_by`.
@@ -162,7 +162,7 @@ class CopiedTable(RowTable):
         self.is_raw, self._rows, self._begins = True, rows, np.append(0, np.cumsum(sizes))
 
     def layout(self, rows: Rows, columns: Columns) -> Layout:
-        """Return where rows are in the memory."""
+        """Return the layout of rows in memory."""
         at = np.searchsorted(self._rows, rows)
         begins, ends = self._begins[at], self._begins[at + 1]
         sizes = ends - begins
@@ -170,7 +170,7 @@ class CopiedTable(RowTable):
 
 
 def parted(batch: Batch, counts: list[int]) -> list[Batch]:
-    """Cut a batch into batches of so many rows, which share its memory."""
+    """Cut a batch into batches of these sizes, which share its memory."""
     if len(counts) == 1:
         return [batch]
     if isinstance(batch, ImageBatch):
@@ -180,7 +180,7 @@ def parted(batch: Batch, counts: list[int]) -> list[Batch]:
 
 
 def _viewed(batch: RaggedBatch, start: int, stop: int) -> RaggedBatch:
-    """Return rows [start, stop) of a batch whose rows follow each other in its pixels, as views."""
+    """Return rows [start, stop) of a batch with contiguous rows, as views."""
     names = ("targets", "shapes", "extras", "rows", "origin")
     columns = {name: column[start:stop] for name in names if (column := getattr(batch, name)) is not None}
     offsets = batch.offsets[start:stop]

@@ -1,4 +1,4 @@
-"""Spans of bytes: where rows are in a file, the runs of it that hold them, and copies of them into the memory of a batch.
+"""Spans of bytes: the places of rows in a file, the runs that hold them, and their copies into the memory of a batch.
 
 Knows bytes alone. A row of one size, a row of its own size with the mask behind it and a compressed row are one span each.
 """
@@ -42,7 +42,7 @@ _PIECES = 2
 
 
 class Spans(NamedTuple):
-    """Bytes of a file: int64[B] each, where a span begins and how many bytes it has."""
+    """Bytes of a file: the start and size of each span, int64[B] each."""
 
     begins: Rows
     sizes: Rows
@@ -105,7 +105,7 @@ def pieces_of(runs: Spans, most: int, align: int = 1) -> list[Piece]:
 
 
 def equal_spans(rows: Rows, row_bytes: int) -> tuple[Spans, Rows]:
-    """Return where rows of one size are in their file, and where each begins if they are one after the other in memory."""
+    """Return the spans of rows of one size in their file, and the start of each in a contiguous batch."""
     sizes, places = _equal(len(rows), row_bytes)
     return Spans(np.asarray(rows, np.int64) * row_bytes, sizes), places
 
@@ -117,7 +117,7 @@ def _equal(count: int, row_bytes: int) -> tuple[Rows, Rows]:
 
 
 def laid_out(sizes: Rows) -> Rows:
-    """Return where each begins if all are one after the other: [3, 1, 2] -> [0, 3, 4]."""
+    """Return the start of each in contiguous memory: [3, 1, 2] -> [0, 3, 4]."""
     return np.cumsum(sizes) - sizes
 
 

@@ -33,7 +33,7 @@ class Copies:
             self._done.put(None)
 
     def wait(self) -> None:
-        """Wait for all of them; raises what one has raised."""
+        """Wait for all of them; raises the error of one."""
         # an interrupted wait may be repeated: all are done then, or nobody was woken yet
         if len(self._outcomes) < self._count:
             self._done.get()
@@ -42,7 +42,7 @@ class Copies:
                 raise error
 
     def cancel(self) -> None:
-        """Skip the pieces that did not start, and wait for the others; a process that was forked since has none of them."""
+        """Skip the pieces that did not start, and wait for the others; a process forked since then has none."""
         self._is_canceled = True
         if len(self._outcomes) < self._count and os.getpid() == self._process:
             self._done.get()
@@ -92,7 +92,7 @@ def on_threads(kind: str, most: int, call: Callable[..., object], each: Sequence
 
 @atexit.register
 def _end_all() -> None:
-    """End the threads, whose memory is gone with the interpreter."""
+    """End the threads before the interpreter frees their memory."""
     for threads in list(_threads.values()):
         threads.pieces.put(None)
         # a thread that the program left behind may start more meanwhile, which find it too

@@ -1,4 +1,4 @@
-"""Plans the epochs of one loader, and keeps which comes next and where the newest pass is."""
+"""Plans the epochs of one loader, and keeps the next epoch and the progress of the newest pass."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ORDERS = ("sequential", "full", "block", "weighted", "sampler")
 
 @dataclass
 class Progress:
-    """Says where the newest iterator is; it remains the loader's state after that iterator is collected.
+    """The progress of the newest iterator; the loader's state even after that iterator is collected.
 
     is_over: no rank has a batch behind the position.
     """
@@ -95,7 +95,7 @@ class Epochs:
         return replace(plan, position=plan.cut.step(0).after * step)
 
     def begin(self) -> EpochPlan:
-        """Begin a pass where `next` says, or a sampler that was set to another epoch; the one after it is the next epoch's."""
+        """Begin a pass at `next`, or at the epoch set on the sampler; the following pass is the next epoch."""
         if self.orders.sampler is not None and (moved := self.orders.sampler.moved_to()) is not None:
             self.next = (moved, 0)
         plan = self._plan_at(*self.next, must_know=True)
@@ -117,7 +117,7 @@ class Epochs:
         self._continue(epoch, self.next[1] if epoch == self.next[0] else 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the loop is, as a few integers: after the batch that the caller got last."""
+        """Return the loop's state, a few integers: behind the batch that the caller got last."""
         epoch, position = self.next
         if not self.progress.finished:
             epoch, position = self.progress.plan.number, self.progress.position

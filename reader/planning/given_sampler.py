@@ -55,7 +55,7 @@ class GivenSampler:
         return any(sampled_rows(item)[1] for item in first)
 
     def __len__(self) -> int:
-        """Return how many items a pass has; raises TypeError where it has no length."""
+        """Return the number of items of a pass; raises TypeError if the sampler has no length."""
         return len(cast(Sized, self.sampler))
 
     def set_epoch(self, epoch: int) -> None:
@@ -65,7 +65,7 @@ class GivenSampler:
             self._epoch_set = self._epoch
 
     def moved_to(self) -> int | None:
-        """Return the epoch that the program has set on the sampler itself since; None: none."""
+        """Return the epoch that the program has set on the sampler since then, or None."""
         return None if self._epoch == self._epoch_set else self._epoch
 
     @property

@@ -111,7 +111,7 @@ def block_rows(manifest: Manifest) -> int:
 
 
 def window_bytes(manifest: Manifest) -> int:
-    """Return what a window of blocks takes in memory at most."""
+    """Return the most bytes that a window of blocks takes in memory."""
     # pages that two rows of their own sizes share are read for each
     shared_bytes = block_rows(manifest) * PAGE_BYTES if manifest.has_own_sizes else 0
     block = max(SHUFFLE_BLOCK_BYTES, manifest.row_bytes) + shared_bytes

@@ -74,7 +74,7 @@ class EpochPlan:
             yield PlannedBatch(order.of_step(step), step.start, position)
 
     def steps(self, items: Iterator[Item], group_bytes: int) -> Iterator[Steps]:
-        """Yield the batches by rows of the store, in groups of at most so many bytes."""
+        """Yield the batches as rows of the store, in groups of at most group_bytes."""
         dataset, batches = self.dataset, self.batches(items)
         group = max(1, min(self._most_batches, group_bytes // max(1, dataset.manifest.row_bytes * self.cut.batch_size)))
         while taken := list(itertools.islice(batches, group)):
@@ -97,7 +97,7 @@ class EpochPlan:
 
 @dataclass(frozen=True)
 class SampledPlan(EpochPlan):
-    """Describes an epoch of a torch Sampler, or of what is used as one: it gives this rank its rows."""
+    """Describes an epoch of a torch Sampler, or of an object used as one: it gives this rank its rows."""
 
     _most_batches: ClassVar[int] = 1
 

@@ -36,7 +36,7 @@ def given_ranks(rank: int | None, world_size: int | None) -> Ranks | None:
 
 
 def ranks_now(given: Ranks | None, *, must_know: bool) -> Ranks:
-    """Return what rank this process is now: as given, else as torch.distributed or the environment says, else 0 of 1.
+    """Return the rank and world size now: as given, else of torch.distributed or the environment, else 0 of 1.
 
     must_know: False before a program may have set its processes up: an unknown rank is 0.
 
@@ -58,5 +58,5 @@ def ranks_now(given: Ranks | None, *, must_know: bool) -> Ranks:
 
 
 def ranks_here() -> int:
-    """Return the number of ranks on this host, as a launcher says; 1 if none does."""
+    """Return the number of ranks on this host, by the launcher's variable; 1 without one."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

@@ -48,7 +48,7 @@ class Fetcher:
     """Fetches files and blocks of one store; each method without an underscore answers a question."""
 
     def open(self, given: list[Any]) -> str:
-        """Bring what opening needs into the cache; returns the store's folder there.
+        """Fetch the files that opening needs; returns the store's folder in the cache.
 
         Raises:
             StoreError: there is no store at the URL, another one than was opened before, or the cache is too small.
@@ -131,7 +131,7 @@ class Fetcher:
                 del self._coming[block]
 
     def _reserve(self, part: Path, size_bytes: int) -> None:
-        """Make the file of a block in progress, which counts in the bound, and remove what was used longest ago for it."""
+        """Create the file of a block, counted in the bound, and evict the least recently used blocks for it."""
         with self._guard, self._locks.held(_ROOM):
             if self._limit is not None and self._locks.added(size_bytes) > self._limit:
                 self._locks.set_used(size_bytes + self._freed(part.parent, self._limit * (1 - _FREED) - size_bytes))
@@ -159,7 +159,7 @@ class Fetcher:
             return
 
         def checked() -> Iterator[memoryview]:
-            """Yield the file piece by piece; raises StoreError behind the last one where the digest is another."""
+            """Yield the file piece by piece; raises StoreError at its end if the digest differs."""
             digest = hashlib.sha256()
             for start in range(0, entry.size_bytes, _PIECE_BYTES):
                 data = self._get(name, start, min(start + _PIECE_BYTES, entry.size_bytes))
@@ -173,7 +173,7 @@ class Fetcher:
         os.replace(_part_of(root / name), root / name)
 
     def _get(self, name: str, start: int, stop: int) -> memoryview:
-        """Return bytes [start, stop) of an object, fewer at its end; tries again what may pass."""
+        """Return bytes [start, stop) of an object, fewer at its end; retry errors that may pass."""
         import obstore
 
         for pause in (*_PAUSES, None):
@@ -223,7 +223,7 @@ class _Locks:
         return used
 
     def set_used(self, used: int) -> None:
-        """Set what `added` counts from."""
+        """Set the bytes from which `added` counts."""
         os.pwrite(self._file, b"%32d" % used, 0)
 
     def _taken(self, byte: int) -> bool:
@@ -234,7 +234,7 @@ class _Locks:
 
 
 def _connected(url: str) -> Any:
-    """Return what obstore reads a URL by; nothing is asked of a network."""
+    """Return obstore's store of a URL, without a request."""
     try:
         from obstore.store import LocalStore, from_url
     except ImportError:

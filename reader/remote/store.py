@@ -93,7 +93,7 @@ class RemoteStore:
         return self.blocks.manifest
 
     def place(self, plan: EpochPlan) -> Place:
-        """Return where the rows of a pass are read from, which asks for their blocks before.
+        """Return the place of a pass's rows, which requests their blocks ahead.
 
         Raises:
             ValueError: the cache is too small for the order of the pass.
@@ -153,7 +153,7 @@ class RemoteStore:
         self._process: subprocess.Popen[bytes] | None = None
 
     def _ask(self, **question: object) -> str:
-        """Ask the fetcher, which is started where this process has none; returns its answer; of no question, the folder.
+        """Ask this process's fetcher, started at the first question; returns its answer, without a question the folder.
 
         Raises:
             StoreError: as it says, or it has ended.
@@ -241,7 +241,7 @@ def _started() -> subprocess.Popen[bytes]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a fetcher; what has no name yet is fetched again. A process that was forked only drops its copies of the pipes."""
+    """End a fetcher; its unfinished blocks are fetched again. A forked process only closes its copies of the pipes."""
     for pipe in (process.stdin, process.stdout):
         with contextlib.suppress(OSError):
             if pipe is not None:

@@ -164,7 +164,7 @@ def moved_labels(batch: ImageBatch, matrices: torch.Tensor, fill: Fill) -> Image
 
 
 def _moved_boxes(boxes: torch.Tensor, matrices: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """Give the smallest boxes around the four corners of [B, K, 4] at their new positions, clipped to the image."""
+    """Return the smallest boxes around the four moved corners of [B, K, 4], clipped to the image."""
     xs, ys = boxes[..., [0, 2, 2, 0]].double(), boxes[..., [1, 1, 3, 3]].double()
     (a, b, c), (d, e, f) = (row[..., None, None].unbind(1) for row in matrices.unbind(1))
     x, y = (a * xs + b * ys + c).clamp(0, width), (d * xs + e * ys + f).clamp(0, height)
@@ -180,7 +180,7 @@ def inverse_matrices(
     shear: torch.Tensor,
     center: Sequence[float] | None = None,
 ) -> torch.Tensor:
-    """Give float64[B, 2, 3], where each new pixel comes from; both are positions relative to the middle of the image.
+    """Return float64[B, 2, 3] from new to old pixel positions, both relative to the middle of the image.
 
     angle [B] in degrees, clockwise; shift [B, 2] in pixels; scale [B]; shear [B, 2] in degrees; center as of RandomAffine.
     """
@@ -205,12 +205,12 @@ def warped(pixels: torch.Tensor, matrices: torch.Tensor, interpolation: str, fil
 
 
 def grid_lines(matrices: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """Make float32[B, 2, 3] of float64[B, 2, 3]: from places around the middle to -1..1 from edge to edge."""
+    """Convert matrices float64[B, 2, 3] to float32[B, 2, 3]: from pixels around the middle to -1..1 from edge to edge."""
     return matrices.float() / torch.tensor([0.5 * width, 0.5 * height], dtype=torch.float32, device="cpu")[:, None]
 
 
 def _forward(matrices: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """Give float64[B, 2, 3] from old to new positions, both from the upper left corner."""
+    """Return float64[B, 2, 3] from old to new positions, both from the upper left corner."""
     inverse = matrices[:, :, :2]
     a, b, c, d = inverse.reshape(-1, 4).unbind(1)
     forward = torch.stack([d, -b, -c, a], 1).view(-1, 2, 2) / (a * d - b * c).view(-1, 1, 1)

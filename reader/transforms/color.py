@@ -63,7 +63,7 @@ class Normalize(torch.nn.Module):
         self.dtype = dtype
 
     def extra_repr(self) -> str:
-        """Return what a print of the model shows of it."""
+        """Return the settings that a print of the model shows."""
         std = 1 / (255 * self.get_buffer("scale").double())
         mean = -self.get_buffer("shift").double() * std
         rounded = (", ".join(f"{value:.4g}" for value in values.flatten().tolist()) for values in (mean, std))
@@ -173,7 +173,7 @@ class ColorJitter(LevelTransform):
         return factors, torch.where(step == position, _HUE, order)
 
     def _steps(self, batch: ImageBatch | RaggedBatch) -> Program:
-        """Draw the steps in their orders; one without an effect is none."""
+        """Draw the steps in their orders; those without an effect are left out."""
         factors, orders = self.drawn(batch)
         none = (1, 1), (1, 1), (1, 1), (0, 0)
         kinds = [

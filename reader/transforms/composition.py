@@ -74,7 +74,7 @@ class Compose(TransformGroup):
         self.transforms = distinct(flattened(checked_transforms(transforms)))
 
     def __call__(self, batch: Any) -> Any:
-        """Return what the last one returns."""
+        """Return the result of the last transform."""
         return apply_in_turn(self.transforms, batch)
 
 
@@ -121,7 +121,7 @@ class RandomApply(TransformGroup):
         return _changed_part(batch, index, self.transforms) if len(index) else batch
 
     def program(self, batch: ImageBatch | RaggedBatch) -> Program:
-        """Draw the steps of a call, where all that is called has such."""
+        """Draw the steps of a call, if all transforms are programs."""
         return _program(self.transforms, batch).where(self._chosen(batch))
 
     def _chosen(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
@@ -148,7 +148,7 @@ class RandomChoice(TransformGroup):
         self.p = [share / sum(shares) for share in shares]
 
     def __call__(self, batch: Any) -> Any:
-        """Return what the drawn one gives; of no rows, the batch."""
+        """Return the result of the drawn transform; a batch without rows is returned as it is."""
         check_batch(self, batch)
         if not len(batch):
             return batch
@@ -179,7 +179,7 @@ def apply_in_turn(transforms: Sequence[Transform], batch: Any) -> Any:
 
 
 def flattened(transforms: Sequence[Any]) -> list[Any]:
-    """Return transforms, with those of a Compose in place of it."""
+    """Return transforms, with each Compose replaced by its own."""
     return [
         each
         for transform in transforms
@@ -188,7 +188,7 @@ def flattened(transforms: Sequence[Any]) -> list[Any]:
 
 
 def has_program(transform: Any) -> bool:
-    """Return whether a program does what a transform does, and those that it calls."""
+    """Return whether a transform, and all that it calls, can be run as a program."""
     if type(transform) in (Compose, RandomApply):
         return all(map(has_program, transform.transforms))
     return _is_ours(transform) and hasattr(transform, "program")
@@ -201,7 +201,7 @@ def _kind(transform: Any) -> str:
 
 
 def _is_ours(transform: object) -> bool:
-    """Return whether a transform is of this package; a program's own class of one may do something else when it is called."""
+    """Return whether a transform is of this package; a subclass of the program's may override `__call__`."""
     return type(transform).__module__.startswith("reader.transforms.")
 
 
@@ -211,7 +211,7 @@ def _program(transforms: Sequence[Any], batch: ImageBatch | RaggedBatch) -> Prog
 
 
 def _changed_part(batch: ImageBatch, index: torch.Tensor, transforms: Sequence[Transform]) -> ImageBatch:
-    """Call transforms with some rows of a batch, int64[P], and put the results in place of them."""
+    """Call transforms with some rows of a batch, int64[P], and replace these rows by the results."""
     at = index.to(batch.pixels.device)
     # rows of bytes by index_select: indexing takes twenty times as long
     bare = batch.replace(pixels=batch.pixels[:, :0])
@@ -234,7 +234,7 @@ def distinct(transforms: Sequence[Transform]) -> list[Transform]:
     seen = set[tuple[type, int]]()
 
     def apart(transform: Any) -> Any:
-        """Copy a transform and what is in it, with a seed that no other of its kind has."""
+        """Copy a transform and those in it, each with a seed that no other of its kind has."""
         if not isinstance(transform, Described):
             return transform
         copied: Any = copy.copy(transform)

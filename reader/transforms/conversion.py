@@ -42,20 +42,20 @@ _MAKE_FLOATS = ("ConvertImageDtype", "ToDtype", "ToTensor", "timm.data.transform
 
 @dataclass(frozen=True)
 class _Pixels:
-    """What the pixels are where a step stands: levels; or floats, (level / 255 - mean) / std, of a dtype."""
+    """The form of pixels before a step: levels; or floats, (level / 255 - mean) / std, of a dtype."""
 
     dtype: torch.dtype | None = None
     mean: Sequence[float] = (0.0,)
     std: Sequence[float] = (1.0,)
 
     def fill(self, step: Any) -> Fill:
-        """Return the fill of a step in levels, those of masks as they are given."""
+        """Return the fill of a step in levels; that of masks as given."""
         # no fill is 0, which is another level once pixels are floats
         fill = 0 if step.fill is None and self.dtype is not None else step.fill
         return mapped_fill(fill, self._levels)
 
     def value(self, step: Any) -> float | Sequence[float] | str:
-        """Return what a RandomErasing writes, in levels; v2 keeps "random" as None."""
+        """Return the value of a RandomErasing in levels; v2 keeps "random" as None."""
         return "random" if step.value is None or isinstance(step.value, str) else self._levels(step.value)
 
     def _levels(self, given: Any) -> Any:
@@ -110,7 +110,7 @@ _MOVES: dict[str, Callable[[Any, _Pixels], Transform]] = {
 
 
 def from_torchvision(transform: object) -> Compose:
-    """Make transforms of batches of a recipe that was written for torchvision, v1 or v2, or made by timm's create_transform.
+    """Convert a recipe of torchvision, v1 or v2, or of timm's create_transform, to transforms of batches.
 
     Steps become those of the same names and distributions; each image draws for itself, but other numbers than torchvision would.
     Conversions change nothing here: rows are uint8 tensors, and what makes floats of them is one Normalize at the end. Pixels
@@ -145,7 +145,7 @@ def _name_of(step: object) -> str:
 
 
 def _steps_of(transform: Any) -> list[Any]:
-    """Return the steps of a recipe, of recipes within it too."""
+    """Return the steps of a recipe, nested recipes included."""
     if isinstance(transform, torch.nn.Sequential) or _name_of(transform) == "Compose":
         within = transform if isinstance(transform, torch.nn.Sequential) else transform.transforms
         return [step for each in within for step in _steps_of(each)]
@@ -160,7 +160,7 @@ def _changes_nothing(step: Any) -> bool:
 
 
 def _with_floats(step: Any, pixels: _Pixels) -> _Pixels:
-    """Return what the pixels are behind a conversion of their type."""
+    """Return the form of pixels after a conversion of their dtype."""
     dtype = of_kind(getattr(step, "dtype", torch.float32), "Image")
     if dtype == torch.uint8 and pixels.dtype is None:
         return pixels
@@ -189,7 +189,7 @@ def _converted(step: Any, pixels: _Pixels) -> Transform:
 
 
 def _antialiased(step: Any) -> Any:
-    """Return a step; raises ValueError where it would resize without antialiasing."""
+    """Return a step; raises ValueError if it resizes without antialiasing."""
     if step.antialias is not True:
         raise ValueError(f"it has antialias={step.antialias}, and here all is antialiased.")
     return step

@@ -165,7 +165,7 @@ class FixedSizeCrop(ViewTransform):
 
 
 class ToDetection(Described):
-    """Give the lists that torchvision's detection models take: model(images, targets). It stands last, behind a recipe.
+    """Return the lists that torchvision's detection models take: model(images, targets). It is the last step.
 
     Of each image a dict with boxes float32[n, 4] (x0, y0, x1, y1 in its pixels), labels int64[n], image_id (the row), mask
     uint8[H, W] where the rows have masks (classes by pixel: Mask R-CNN takes masks of single objects, which stores do not

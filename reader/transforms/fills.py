@@ -1,4 +1,4 @@
-"""What is filled in beyond an image: levels of pixels, and the class of masks there."""
+"""Fill values beyond an image: levels of pixels, and the class of masks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_CLASS = 255
 
 
 def of_kind(given: Any, kind: str) -> Any:
-    """Return what a dict has for "Image" or "Mask", else for "others"; a plain value itself."""
+    """Look up "Image" or "Mask", else "others", in a dict of fills; any other value is returned as it is."""
     if not isinstance(given, Mapping):
         return given
     named = {key if isinstance(key, str) else key.__name__: value for key, value in given.items()}
@@ -29,13 +29,13 @@ def levels_beyond(fill: Fill) -> tuple[float, ...] | None:
 
 
 def class_beyond(fill: Fill) -> int:
-    """Return what masks have beyond the image: what a dict says, else no class."""
+    """Return the class of masks beyond the image: that of a dict, else 255, no class."""
     given = of_kind(fill, "Mask") if isinstance(fill, Mapping) else None
     return NO_CLASS if given is None else int(number("fill", given, LEVEL))
 
 
 def mapped_fill(fill: Fill, change: Callable[[Any], Any]) -> Fill:
-    """Return a fill whose levels of images are changed; the class of masks stays."""
+    """Return a fill with changed levels of images; the class of masks stays."""
     levels = of_kind(fill, "Image")
     changed = None if levels is None else change(levels)
     return {"Image": changed, "Mask": class_beyond(fill)} if isinstance(fill, Mapping) else changed

@@ -65,7 +65,7 @@ def masks_in(extras: TensorDict | None) -> torch.Tensor | None:
 
 
 def labels_in_place(batch: ImageBatch, index: torch.Tensor, part: ImageBatch) -> dict[str, Any]:
-    """Return the content and extras of a batch, with boxes and masks of a part of it in place of its rows', int64[P].
+    """Return the content and extras of a batch, with those of rows int64[P] replaced by a part's.
 
     Those of the others stay what they are, to the bit.
     """

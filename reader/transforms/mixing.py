@@ -81,7 +81,7 @@ class RandomErasing(RowTransform):
         return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
 
     def boxes(self, batch: ImageBatch) -> torch.Tensor:
-        """Draw the rectangles that a call would overwrite: int64[B, 4] x0, y0, x1, y1; of no area where it overwrites none."""
+        """Draw the rectangles that a call would overwrite: int64[B, 4] x0, y0, x1, y1; an empty one overwrites nothing."""
         height, width = batch.pixels.shape[1:3]
         drawn = draw(batch, self.seed, ERASING)
         chance, areas, ratios, (down, across) = drawn.split([1, _TRIES, _TRIES, 2])
@@ -94,7 +94,7 @@ class RandomErasing(RowTransform):
         return torch.stack([x0, y0, x0 + wide, y0 + tall], -1)
 
     def _levels(self, batch: ImageBatch, n: int, box: tuple[int, int, int, int]) -> torch.Tensor:
-        """Give uint8 levels of a rectangle of image n, or one of each channel."""
+        """Return uint8 levels of a rectangle of image n, or one of each channel."""
         _, _, width, channels = batch.pixels.shape
         if self.value is None:
             x0, y0, x1, y1 = box
@@ -124,7 +124,7 @@ class _PairMix(Described):
         self.seed = seed
 
     def _check(self, batch: ImageBatch) -> None:
-        """Refuse what is no batch of images and classes."""
+        """Refuse anything but a batch of images and classes."""
         check_batch(self, batch)
         if not isinstance(batch, ImageBatch):
             raise ValueError(
@@ -134,14 +134,14 @@ class _PairMix(Described):
             raise ValueError(f"{type(self).__name__} mixes images and classes: it takes no rows with boxes or masks.")
 
     def _share(self, batch: ImageBatch, first_stream: int) -> torch.Tensor:
-        """Draw from the beta distribution what an image keeps of itself: float64[1, 1], of the first row; 1 for none."""
+        """Draw the weight of an image's own pixels, beta distributed: float64[1, 1], by the first row; 1 without rows."""
         if not len(batch):
             return torch.ones(1, 1, dtype=torch.float64, device=batch.pixels.device)
         both = gammas(batch[:1], self.seed, first_stream, 2, self.alpha)
         return both[:1] / both.sum(0)
 
     def _targets(self, targets: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
-        """Mix float32[B, classes] of int64[B], a row of zeros for what has no label, or of [B, classes]."""
+        """Mix targets to float32[B, classes], from int64[B], where -1 gives zeros, or from [B, classes]."""
         if targets.ndim == 1 and not targets.dtype.is_floating_point:
             if self.num_classes is None:
                 raise ValueError(f"{type(self).__name__} needs num_classes=, since targets are numbers of classes.")
@@ -162,7 +162,7 @@ class _PairMix(Described):
         return result * share + result.roll(1, 0) * (1 - share)
 
     def _check_labels(self, targets: torch.Tensor, num_classes: int) -> None:
-        """Refuse labels of no class; those that a device alone knows are not asked for, which waits for it."""
+        """Refuse labels of no class; those that only a device knows are not read, since that waits for it."""
         here = on_host(targets)
         if here is not None and (here >= num_classes).any():
             raise ValueError(
@@ -212,7 +212,7 @@ class MixUp(_PairMix):
         return result
 
     def share(self, batch: ImageBatch) -> torch.Tensor:
-        """Draw what each image keeps of itself: float64[1, 1]."""
+        """Draw the weight of each image's own pixels: float64[1, 1]."""
         return self._share(batch, MIXUP)
 
 

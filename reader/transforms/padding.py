@@ -21,7 +21,7 @@ _MODES = ("constant", "edge", "reflect", "symmetric")
 
 
 class Padding(Described):
-    """Pixels to add on each side of a row, and what they are.
+    """Pixels to add on each side of a row, and their values.
 
     Raises:
         ValueError: padding is not 0 or more pixels, or mode is no mode.
@@ -86,7 +86,7 @@ class Padding(Described):
 
 
 class Pad(ViewTransform):
-    """Pad each image on all sides. Not random; what repeats the image takes rows of one size.
+    """Pad each image on all sides. Not random; modes that repeat the image need rows of one size.
 
     Args:
         padding: pixels on every side, two of them for left and right, and top and bottom, or four: left, top, right, bottom.

@@ -74,7 +74,7 @@ class Policy(RowTransform):
         return self.applied(batch, self.drawn(host_batch(batch)))
 
     def applied(self, batch: ImageBatch, steps: PolicySteps) -> ImageBatch:
-        """Apply operations with magnitudes, step by step, and move what moves with them."""
+        """Apply operations with magnitudes, step by step, and move boxes, masks and content with the pixels."""
         if not steps:
             return batch
         size = batch.pixels.shape[1:3]
@@ -93,7 +93,7 @@ class Policy(RowTransform):
         return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
 
     def drawn(self, batch: ImageBatch) -> PolicySteps:
-        """Draw what a call would do, step by step; batch: on the host, and its pixels are not looked at."""
+        """Draw the operations of a call, step by step; batch: on the host, its pixels are not read."""
         raise NotImplementedError
 
 
@@ -236,7 +236,7 @@ class TimmRandAugment(Policy):
         return level.clamp(0, self.magnitude_max)
 
     def _magnitudes(self, level: torch.Tensor, is_negative: torch.Tensor, batch: ImageBatch) -> torch.Tensor:
-        """Give float64[15, B], how strong each operation would be, in the order of timm's operations."""
+        """Return float64[15, B], the magnitude of each operation, in timm's order."""
         height, width = batch.pixels.shape[1:3]
         share, is_inc = level / _STRENGTHS, self.is_increasing
         sign = torch.where(is_negative, -1.0, 1.0)
@@ -266,7 +266,7 @@ def _sections(config_str: str) -> dict[str, float]:
 
 
 def _numbers(operation: torch.Tensor, magnitude: torch.Tensor, lines: torch.Tensor) -> torch.Tensor:
-    """Give float32[B, 6], what a step of a program takes; lines: float32[B, 2, 3] of what is moved."""
+    """Return float32[B, 6], the numbers of a program's step; lines: float32[B, 2, 3], matrices of moved images."""
     is_moved = (operation >= _SHEAR_X) & (operation <= _ROTATE)
     is_factor = (operation > _ROTATE) & (operation <= _LAST_FACTOR)
     number = torch.where(is_factor, 1 + magnitude, magnitude) * torch.where(operation == _SOLARIZE, 255, 1)
@@ -275,7 +275,7 @@ def _numbers(operation: torch.Tensor, magnitude: torch.Tensor, lines: torch.Tens
 
 
 def _matrices(batch: ImageBatch, operation: torch.Tensor, magnitude: torch.Tensor) -> torch.Tensor:
-    """Give float64[B, 2, 3] as `affine.inverse_matrices` does, the identity for operations that move nothing."""
+    """Return float64[B, 2, 3] as `affine.inverse_matrices` does, the identity for operations that move nothing."""
     shear_x, shear_y, across, down, angle = (
         torch.where(operation == number, magnitude.double(), 0.0) for number in range(_SHEAR_X, _ROTATE + 1)
     )
@@ -298,7 +298,7 @@ def _table_of(
     factor: float,
     bits: int,
 ) -> torch.Tensor:
-    """Give float32[16, bins], how strong each operation is: up to this shear, this share of a side, these degrees, this factor.
+    """Return float32[16, bins], the magnitudes of each operation: shears, shares of a side, degrees or factors.
 
     shift: None is 32 pixels. Posterize keeps 8 bits, down to so many less.
     """
@@ -313,6 +313,6 @@ def _table_of(
 
 
 def _signed(magnitude: torch.Tensor, operation: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
-    """Turn half of the magnitudes that have a sign around."""
+    """Negate half of the magnitudes that have a sign."""
     has_sign = (operation >= 1) & (operation <= 9)
     return torch.where(has_sign & (share <= 0.5), -magnitude, magnitude)

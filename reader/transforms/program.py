@@ -62,7 +62,7 @@ class Program:
 
     @classmethod
     def from_kinds(cls, kinds: torch.Tensor, numbers: torch.Tensor, fill: Fill = None) -> Program:
-        """Make one of int64[B, S] kinds, and numbers: float[B, S], one of each step, or [B, S, 2, 3]."""
+        """Make a program of int64[B, S] kinds and numbers: float[B, S], one a step, or [B, S, 2, 3]."""
         given = torch.zeros(*kinds.shape, _NUMBERS, device="cpu")
         if numbers.ndim == kinds.ndim:
             given[..., 0] = numbers
@@ -72,11 +72,11 @@ class Program:
 
     @classmethod
     def joined(cls, programs: Sequence[Program]) -> Program:
-        """Put programs that move nothing one after the other."""
+        """Join programs that move nothing into one."""
         return cls(torch.cat([each.kinds for each in programs], 1), torch.cat([each.numbers for each in programs], 1))
 
     def where(self, is_chosen: torch.Tensor) -> Program:
-        """Leave out the steps of images that are not of bool[B]."""
+        """Keep the steps of the images chosen by bool[B]."""
         return replace(self, kinds=self.kinds * is_chosen[:, None])
 
     def run(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -125,7 +125,7 @@ class LevelTransform(Described):
     _takes_any_channels = False
 
     def program(self, batch: ImageBatch | RaggedBatch) -> Program:
-        """Draw the steps that a call would make; batch: on the host, and its pixels are not looked at.
+        """Draw the steps of a call; batch: on the host, its pixels are not read.
 
         Raises:
             ValueError: the images have neither 1 nor 3 channels, where torchvision's takes no others.
@@ -149,7 +149,7 @@ class LevelTransform(Described):
 
 
 class RowTransform(Described):
-    """A transform whose images of different sizes are changed one after the other."""
+    """A transform that changes images of different sizes one after the other."""
 
     def __call__(self, batch: ImageBatch | RaggedBatch) -> Any:
         """Return a batch of the same shapes.
@@ -165,7 +165,7 @@ class RowTransform(Described):
 
 
 def changed(batch: ImageBatch | RaggedBatch, program: Program, transform: object) -> Any:
-    """Return a batch with pixels that a program makes."""
+    """Return the batch with its pixels changed by a program."""
     if isinstance(batch, RaggedBatch):
         refuse_masks(transform, batch)
         return program.run_each(batch)
@@ -173,7 +173,7 @@ def changed(batch: ImageBatch | RaggedBatch, program: Program, transform: object
 
 
 def changed_by_row(transform: Callable[[ImageBatch], Any], batch: RaggedBatch) -> RaggedBatch:
-    """Call a transform with each image as a batch of it alone; boxes move along.
+    """Call a transform with each image as a batch of one; boxes move along.
 
     Raises:
         ValueError: there are masks.

@@ -78,7 +78,7 @@ _MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
 def check_batch(transform: object, batch: object) -> None:
-    """Check what a transform was called with.
+    """Check the argument of a transform.
 
     Raises:
         TypeError: it is no batch, but a tuple of one, or a tensor; or its pixels are floats.
@@ -100,7 +100,7 @@ def check_batch(transform: object, batch: object) -> None:
 
 
 def number(name: str, value: object, limits: Limits = ANY) -> float:
-    """Return a number of Python's, int or float, of whatever kind it was; raises ValueError with the name."""
+    """Return a Python int or float of a number of any type; raises ValueError with the name."""
     least, most, words = limits
     found = value.item() if isinstance(value, torch.Tensor | np.generic) and value.ndim == 0 else value
     if isinstance(found, int | float) and least <= found <= most:
@@ -109,14 +109,14 @@ def number(name: str, value: object, limits: Limits = ANY) -> float:
 
 
 def numbers(name: str, value: object, limits: Limits = ANY) -> list[float]:
-    """Return a list of numbers, of one where it is one; raises ValueError with the name."""
+    """Return a list of numbers; a single one becomes a list of one. Raises ValueError with the name."""
     if isinstance(value, str | bytes) or not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0:
         return [number(name, value, limits)]
     return [number(name, each, limits) for each in value]
 
 
 def span(name: str, value: object, limits: Limits, around: float | None = None) -> tuple[float, float]:
-    """Return low and high; of one number v, where that may be, around - v, cut at the least that it may be, and around + v.
+    """Return low and high; one number v, if allowed, gives around - v, but not below the least value, and around + v.
 
     Raises:
         ValueError: it is neither, or a limit is exceeded.
@@ -140,7 +140,7 @@ def pair(name: str, value: object, limits: Limits) -> tuple[float, float]:
 
 
 def integer(name: str, value: object, least: float = -math.inf, most: float = math.inf) -> int:
-    """Return an int, of whatever kind of integer it was; raises ValueError with the name."""
+    """Return an int of an integer of any type; raises ValueError with the name."""
     try:
         found = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -151,12 +151,12 @@ def integer(name: str, value: object, least: float = -math.inf, most: float = ma
 
 
 def sides(name: str, value: object, least: int = 1) -> tuple[int, ...]:
-    """Return lengths in pixels, of one where it is one; raises ValueError with the name."""
+    """Return lengths in pixels; a single one becomes a list of one. Raises ValueError with the name."""
     return tuple(integer(name, side, least) for side in numbers(name, value))
 
 
 def checked_size(size: object) -> tuple[int, int]:
-    """Return (height, width), of one side those of a square; raises ValueError."""
+    """Return (height, width), equal for a single side; raises ValueError."""
     found = sides("size", size)
     if len(found) not in (1, 2):
         raise ValueError(f"size is {size!r}, expected pixels: one number, or height and width.")
@@ -164,7 +164,7 @@ def checked_size(size: object) -> tuple[int, int]:
 
 
 def one_of(name: str, value: object, names: Sequence[str]) -> str:
-    """Return one of several names, also of an enumeration's, as torchvision's; raises ValueError with the name."""
+    """Return one of several names, given as text or as a member of torchvision's enumeration; raises ValueError with the name."""
     found = getattr(value, "value", value)
     if found not in names:
         raise ValueError(f"{name} is {value!r}, expected one of {', '.join(names)}.")
@@ -198,7 +198,7 @@ def draw(batch: ImageBatch | RaggedBatch, seed: int, streams: range | np.ndarray
 
 
 def host_batch(batch: ImageBatch | RaggedBatch) -> Any:
-    """Return a batch on the host with the rows and sizes of one on a device, without its pixels; one on the host itself.
+    """Return a batch on the host with the rows and sizes of a device's, without its pixels; a batch on the host itself.
 
     It waits for the device where the host does not know them.
     """
@@ -215,7 +215,7 @@ def host_batch(batch: ImageBatch | RaggedBatch) -> Any:
 
 
 def noise(batch: ImageBatch, n: int, seed: int, places: np.ndarray) -> np.ndarray:
-    """Draw float64 normal numbers for sample n of a batch on the host, as many and of the shape of int64 places in its image.
+    """Draw float64 normal numbers for sample n of a batch on the host, one for each of the int64 places in its image.
 
     Raises:
         ValueError: the batch does not know its rows.
@@ -251,7 +251,7 @@ def rectangles(
 
 
 def _on_host(column: torch.Tensor) -> torch.Tensor:
-    """Return values on the host; waits for their device where the host does not know them."""
+    """Return values on the host; waits for their device if the host has no copy."""
     here = on_host(column)
     return column.cpu() if here is None else here
 

@@ -241,7 +241,7 @@ class RandomResizedCrop(ViewTransform):
         return torch.stack([x0, y0, x0 + box_width, y0 + box_height], dim=-1).numpy()
 
     def _central(self, height: torch.Tensor, width: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Give height and width of the largest box whose ratio is allowed, as torchvision rounds it."""
+        """Return height and width of the largest box of an allowed ratio, rounded as torchvision does."""
         ratio = width.double() / height
         low, high = self.ratio
         return (

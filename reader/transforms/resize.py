@@ -71,7 +71,7 @@ class ResizeCenterCrop(ViewTransform):
         return _center(view.resized(self._covering(*view.sizes.T), None), self.height, self.width)
 
     def _covering(self, width: Numbers, height: Numbers) -> Numbers:
-        """Give int64[B, 2], the width and height that images of int64[B] each are resized to."""
+        """Return int64[B, 2], the width and height to which images of widths and heights int64[B] are resized."""
         # a size / fraction of 400 may be 399.99999999999994
         cover_height, cover_width = (math.floor(side / self.fraction + 1e-9) for side in (self.height, self.width))
         # the side that is shorter against the crop decides; for a square crop that is the short side
@@ -84,7 +84,7 @@ class ResizeCenterCrop(ViewTransform):
 
 
 class Resize(ViewTransform):
-    """Resize each image, bilinear or bicubic, antialiased: to a height and a width, whatever its shape was, or to a shorter side.
+    """Resize each image, bilinear or bicubic, antialiased: to a height and a width, or its shorter side to a length.
 
     With a height and a width the image of rows with content is the content, so the result has none, and images of different
     sizes, a RaggedBatch, become an ImageBatch. With a shorter side the whole row is resized, and images of different sizes keep
@@ -128,7 +128,7 @@ class Resize(ViewTransform):
         return view.resized(np.array(new, np.int64).reshape(-1, 2), size, self.interpolation)
 
     def _new_size(self, height: int, width: int) -> tuple[int, int]:
-        """Give (height, width) of the result, as torchvision rounds it."""
+        """Return (height, width) of the result, rounded as torchvision does."""
         if len(self.size) == 2:
             return self.size[0], self.size[1]
         short, long = self.size[0], int(self.size[0] * max(height, width) / min(height, width))

@@ -35,7 +35,7 @@ from reader.transforms.random import check_batch, host_batch
 
 @dataclass(frozen=True)
 class View:
-    """What becomes of the images of a batch, and of their boxes and content, which have moved already.
+    """The planned cut, resize, flip and padding of a batch's images; boxes and content have moved already.
 
     Attributes:
         source: the batch, which has the pixels.
@@ -93,11 +93,11 @@ class View:
 
     @property
     def corners(self) -> Numbers:
-        """Give int64[B, 4] x0, y0, x1, y1 of the content, all of the new images if it is not known."""
+        """Return int64[B, 4] x0, y0, x1, y1 of the content; the whole new images without one."""
         return whole(self.sizes) if self.content is None else self.content
 
     def of_content(self) -> View:
-        """View the content alone, where rows have content."""
+        """View the content alone, if rows record it."""
         return self if self.content is None else replace(self.cut(self.content), content=None)
 
     def mirrored(self, is_chosen: Bools) -> View:
@@ -140,7 +140,7 @@ class View:
         fill: Sequence[float] | None = None,
         mask_fill: int = 255,
     ) -> View:
-        """Cut int64[B, 4] x0, y0, x1, y1 out of the images, what is beyond them filled.
+        """Cut int64[B, 4] x0, y0, x1, y1 out of the images, and fill pixels beyond them.
 
         Args:
             size: height and width of all; None: they have sizes of their own.
@@ -171,7 +171,7 @@ class View:
         return replace(moved, regions=before._replace(windows=inner, fill=fills[0], mask_fill=fills[1]), size=size)
 
     def batch(self) -> Any:
-        """Make the pixels and masks of the new images: a RaggedBatch, or an ImageBatch where they have one size."""
+        """Make the pixels and masks of the new images: an ImageBatch if they have one size, else a RaggedBatch."""
         source, channels, count = self.source, channels_of(self.source), len(self.sizes)
         (masks, first), areas = self._masks(), np.multiply(*self.sizes.T)
         lengths = areas * (channels + (masks is not None and self.size is None))
@@ -211,7 +211,7 @@ class View:
         )
 
     def _masks(self) -> tuple[torch.Tensor | None, Numbers]:
-        """Return the bytes of the source's masks, and int64[B], where each begins; or None."""
+        """Return the bytes of the source's masks and the offset of each, int64[B]; or None."""
         start, height, width = self.regions.images.T
         if isinstance(self.source, RaggedBatch):
             # right behind its image
@@ -239,11 +239,11 @@ class ViewTransform(Described):
     """A transform that moves pixels, and boxes, masks and content with them, by steps of a view."""
 
     def apply(self, view: View) -> View:
-        """Return what it makes of a view."""
+        """Return the changed view."""
         raise NotImplementedError
 
     def __call__(self, batch: ImageBatch | RaggedBatch) -> Any:
-        """Return new images, uint8: an ImageBatch where all have one size, else a RaggedBatch.
+        """Return new images, uint8: an ImageBatch if all have one size, else a RaggedBatch.
 
         Raises:
             TypeError: it is no batch, or its pixels are floats.
@@ -260,17 +260,17 @@ def _moved_corners(boxes: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
 
 
 def sizes_of(windows: Numbers) -> Numbers:
-    """Give int64[B, 2] widths and heights of int64[B, 4] x0, y0, x1, y1."""
+    """Return int64[B, 2] widths and heights of int64[B, 4] x0, y0, x1, y1."""
     return windows[:, 2:] - windows[:, :2]
 
 
 def whole(sizes: Numbers) -> Numbers:
-    """Give int64[B, 4] 0, 0, width, height."""
+    """Return int64[B, 4] 0, 0, width, height."""
     return np.concatenate([np.zeros_like(sizes), sizes], 1)
 
 
 def reach_beyond(windows: Numbers, sizes: Numbers) -> bool:
-    """Return whether a window, of int64[B, 4], is not within its image, of int64[B, 2] width and height."""
+    """Return whether a window, int64[B, 4], reaches beyond its image, int64[B, 2] width and height."""
     return bool((windows[:, :2] < 0).any() or (windows[:, 2:] > sizes).any())
 
 

@@ -1,4 +1,4 @@
-"""Several views of each image: what contrastive learning trains with."""
+"""Several views of each image, for contrastive learning."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class MultiCrop(MultiView):
 
 
 def _views(count: int, transform: Transform | Sequence[Transform] | None, crop: RandomResizedCrop) -> list[Transform]:
-    """Give each view its crop and what changes it."""
+    """Return the crop and the transform of each view."""
     each = list(transform) if isinstance(transform, Sequence) else [transform] * count
     if len(each) != count:
         raise ValueError(f"there are {len(each)} transforms for {count} crops, expected one, or one for each of them.")

@@ -28,7 +28,7 @@ Kernel = Callable[..., torch.Tensor]
 
 
 def tensor_on(device: torch.device, values: Sequence[Any], dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Do as torch.tensor(values, device=device), which on CUDA waits for all that the caller's stream was given.
+    """As torch.tensor(values, device=device), without its wait for the caller's stream on CUDA.
 
     Of a few numbers a copy from memory that is not pinned is staged at once (CUDA Runtime API, "API synchronization behavior").
     """
@@ -36,7 +36,7 @@ def tensor_on(device: torch.device, values: Sequence[Any], dtype: torch.dtype | 
 
 
 def in_parts(kernel: Kernel, pixels: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
-    """Call a kernel with some samples at a time, so that what it makes in float32 stays small, and join the results.
+    """Call a kernel with a few samples at a time, so that its float32 memory stays small, and join the results.
 
     parameters: [B, ...] each.
     """
@@ -143,7 +143,7 @@ def gaussian_blur(images: torch.Tensor, sigma: torch.Tensor, kernel_size: tuple[
 
 
 def _blur_weights(sigma: torch.Tensor, kernel_size: int) -> torch.Tensor:
-    """Give float32[B, kernel_size], what each pixel of a line counts: torchvision's exp(-x^2 / (2 sigma^2))."""
+    """Return float32[B, kernel_size], the weights of a line's pixels: torchvision's exp(-x^2 / (2 sigma^2))."""
     reach = kernel_size // 2
     offset = torch.linspace(-reach, reach, kernel_size, dtype=torch.float32, device=sigma.device) / 2**0.5
     return (-((offset / sigma[:, None]) ** 2)).softmax(1)

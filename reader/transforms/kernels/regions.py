@@ -119,7 +119,7 @@ def _nearest(pixels: torch.Tensor, regions: Regions, channels: int, fill: torch.
 
 
 def _centers(regions: Regions, axis: int) -> Numbers:
-    """Give int64[B, pixels], of each new place of an axis the old one in the images; -1 beyond the boxes."""
+    """Return int64[B, pixels], the old place of each new place on an axis; -1 beyond the boxes."""
     (low, high), (start, stop) = regions.boxes.T[axis::2, :, None], regions.windows.T[axis::2, :, None]
     step, size = np.arange(int((stop - start)[0, 0])), regions.sizes[:, axis, None]
     is_flipped = regions.flags[:, None] & (IS_MIRRORED, IS_TURNED)[axis] > 0
@@ -163,7 +163,7 @@ def written(
 
 
 def by_image(batch: RaggedBatch, change: Callable[[int, torch.Tensor], torch.Tensor]) -> RaggedBatch:
-    """Give each image what change(n, uint8[H, W, C]) makes of it, uint8 or floats; one channel may become several."""
+    """Replace each image by change(n, uint8[H, W, C]), uint8 or floats; one channel may become several."""
     if not len(batch):
         return batch
     result = [change(n, batch.image(n)) for n in range(len(batch))]
@@ -175,7 +175,7 @@ def by_image(batch: RaggedBatch, change: Callable[[int, torch.Tensor], torch.Ten
 
 
 def floats(batch: RaggedBatch, of_levels: Callable[[torch.Tensor], torch.Tensor]) -> RaggedBatch:
-    """Make floats of uint8 images by a function of uint8[C, H, W], in planes."""
+    """Convert uint8 images to floats by a function of uint8[C, H, W], in planes."""
     channels = channels_of(batch)
     is_served = compiled.take_channels(batch.pixels, channels)
     tables = compiled.float_tables(channels, of_levels) if is_served else None

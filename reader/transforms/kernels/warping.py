@@ -24,7 +24,7 @@ def warped(images: torch.Tensor, lines: torch.Tensor, interpolation: str, fill: 
 
 
 def _grid(images: torch.Tensor, lines: torch.Tensor) -> torch.Tensor:
-    """Give float32[B, H, W, 2] as grid_sample takes it; rounded as torchvision's is."""
+    """Return grid_sample's float32[B, H, W, 2], rounded as torchvision's."""
     count, (height, width) = len(images), images.shape[2:]
     x = torch.linspace((1 - width) * 0.5, (width - 1) * 0.5, width, device=images.device, dtype=torch.float32)
     y = torch.linspace((1 - height) * 0.5, (height - 1) * 0.5, height, device=images.device, dtype=torch.float32)
