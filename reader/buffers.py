@@ -20,8 +20,7 @@ from torch.utils.data import get_worker_info
 # A row is copied by one memcpy, which is a third faster into memory that begins at a cache line; numpy's begins 16 bytes off.
 # Reads past the page cache need memory that is aligned to a block of the disk.
 _ALIGNMENT_BYTES = 4096
-# A disk is handed the pages of memory that it reads to one by one: into pages of 4 KiB reads of 2 MiB had a third of the rate
-# that they have into these (2 cores, virtual disk, 2026-11-23).
+# A disk is handed the pages of memory that it reads to one by one: reads into pages of 4 KiB are far slower.
 _HUGE_PAGE_BYTES = 2 << 20
 
 

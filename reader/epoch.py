@@ -76,8 +76,7 @@ def on_threads_of(threads: int) -> contextlib.AbstractContextManager[None]:
 def on_one_torch_thread() -> Iterator[None]:
     """Let operators of torch in a `with` block use the calling thread alone.
 
-    Those of some thousand numbers take as long so, and on a busy machine each would wait for the other threads: boxes of 256 rows
-    take 2 ms on average in place of 24, on 2 cores with a load of 14 (2026-11-23).
+    Those of some thousand numbers take as long so, and on a busy machine each would wait for the other threads.
     """
     limit, before = torch_thread_limit(), torch.get_num_threads()
     if limit is None:

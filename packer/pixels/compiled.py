@@ -15,7 +15,7 @@ from types import ModuleType
 from packer.pixels import jpeg
 
 Pair = tuple[int, int]
-# Versions of libjpeg-turbo that decode sound files to equal pixels: 2,600 rows of each compared (2026-11-23).
+# Versions of libjpeg-turbo that decode sound files to equal pixels.
 _OLDEST, _NEWEST = (2, 1), (3, 2)
 # Squares of so many lines fit in uint32.
 _LINES = 256

@@ -159,7 +159,7 @@ def version_in(path: str | None) -> str | None:
 
 @functools.cache
 def is_installed() -> bool:
-    """Load libturbojpeg as jpeg4py would, without importing that: cffi's parser of C takes 80 ms (2026-11-22)."""
+    """Load libturbojpeg as jpeg4py would, without importing that: cffi's parser of C is slow."""
     if not all(importlib.util.find_spec(name) for name in ("jpeg4py", "cffi")):
         return False
     for name in _LIBRARIES:

@@ -9,8 +9,7 @@ from packer.options import CHANNELS
 from packer.pixels.geometry import Geometry
 from reader.format.manifest import whole_pages
 
-# Of raw, that JPEGs of photographs take: 0.21 of 200 of 224 x 224 at quality 95, 0.49 at 100
-# (2026-11-23, `python -m scripts.bench row_forms`).
+# Share of raw bytes that JPEGs of photographs take, at quality 95 and 100: `python -m scripts.bench row_forms`.
 _OF_JPEGS, _OF_BEST_JPEGS, _USUAL_QUALITY = 0.22, 0.5, 95
 
 

@@ -89,8 +89,7 @@ def remove_tree(folder: Path) -> None:
         raise
 
 
-# Of one write: for larger ones ext4 takes page cache in large pieces, which a virtual machine may have to ask its host for. Of
-# 4,000 photographs writing takes 0.18 s, with 8 MiB a write 1.06 (Linux 6.18, 2026-11-22).
+# Of one write: for larger ones ext4 takes page cache in large pieces, which a virtual machine may have to ask its host for.
 _WRITE_BYTES = 256 << 10
 
 

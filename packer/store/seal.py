@@ -32,8 +32,7 @@ from reader.format.check import metadata_files
 from reader.format.filesystem import error_path
 from reader.format.manifest import MANIFEST, PIXELS, SAMPLES, FileEntry, JpegRows, Manifest, TensorSpec
 
-# What an input's lines take beside its path: 249 and 161 bytes of thumbnails (2026-11-21), and room for long numbers, EXIF
-# and warnings.
+# Bytes of an input's lines beside its path: those of thumbnails, and room for long numbers, EXIF and warnings.
 _JOURNAL_BYTES, _SAMPLE_BYTES = 300, 200
 # The manifest, each meta.json and the lock: a disk allocates full pages.
 _FEW_FILES_BYTES = 32 << 10

@@ -1,7 +1,6 @@
 """Batches to a CUDA device: pinned copies on a side stream, each with an event, and the guards against races of streams.
 
-Its tests marked cuda passed on an H200 (2026-11-27); tests/device/test_transfer.py runs its logic on simulated streams that are
-as late as CUDA allows.
+tests/device/test_transfer.py runs its logic on simulated streams that are as late as CUDA allows.
 """
 
 from __future__ import annotations

@@ -31,9 +31,8 @@ from reader.store import Batch
 
 # Read ahead from a disk at a time in shuffle="block", twice in memory: a whole window; less where memory is short.
 WINDOW_AHEAD_BYTES = 256 << 20
-# In other orders, where as much as keeps the disk busy is enough, three batches of 256 rows of 224 x 224: slices in order
-# had 0.92 of its rate, 0.86 with one (6 epochs in turns on a busy machine, 2026-11-23). Memory that is read into the first
-# time costs 0.1 to 2 s a GB.
+# In other orders three batches of 256 rows of 224 x 224 keep the disk busy; one does not. More costs time: memory that is read
+# into the first time has page faults.
 STREAM_AHEAD_BYTES = 128 << 20
 # Smaller stores are warm after a few page faults.
 SMALL_STORE_BYTES = 32 << 20

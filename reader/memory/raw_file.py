@@ -2,9 +2,8 @@
 
 Spans are read past the page cache where asked and possible, by way of a little memory that stays in the caches, and copied from
 there to wherever they go; large parts of one span are read straight there by the compiled part. A disk is handed the pages of
-memory that it reads to one by one, and a virtual one copies to them: rows of 150 kB in random order came at 1.3 times the rate so
-(2 cores, virtual disk, 2026-11-28; its program is not kept). Knows files, offsets and blocks of a disk; which bytes are wanted
-when is `read_ahead.py`'s.
+memory that it reads to one by one, and a virtual one copies to them. Knows files, offsets and blocks of a disk; `read_ahead.py`
+decides which bytes are read when.
 """
 
 from __future__ import annotations
@@ -26,14 +25,11 @@ from reader.memory.spans import Bytes, Piece, Read, Spans, laid_out, merged, pie
 from reader.memory.threads import Copies, kept, on_threads
 from reader.rows import Rows
 
-# Read from a disk and copied at a time: little enough to be in the caches still when it is copied, and a huge page. With 1
-# MiB, in small pages, block order had half of the rate (2026-11-28; its program is not kept). Each thread that reads keeps so
-# much.
+# Read from a disk and copied at a time: little enough to be in the caches still when it is copied, and a huge page, which small
+# pages do not replace. Each thread that reads keeps this much.
 STAGED_READ_BYTES = 2 << 20
 
-# Reads of 150 kB in random order need a deep queue: with 32 in progress a full shuffle had 0.86 of the disk's rate in order, with
-# 16 0.83, with 8 0.78; block order and slices in order had 0.91 to 0.95 with each of these (5 epochs in turns, 2 cores, virtual
-# disk, 2026-11-28; its program is not kept).
+# Reads of 150 kB in random order need a deep queue; reads in order do not.
 READERS = 32
 # Reading through a gap this small costs less than another read.
 GAP_BYTES = 128 << 10

@@ -17,17 +17,14 @@ from reader.compiled import span_copier
 from reader.memory.threads import Copies, on_threads
 from reader.rows import Rows
 
-# A batch, or a group of small ones, is copied by who asks up to so many bytes: batches of 16 rows of 224 x 224 take 0.87 of
-# the CPU time that they take where threads copy them (24 epochs in turns on 2 busy cores, 2026-11-29).
+# Up to this size a batch, or a group of small ones, is copied by the thread that asks: it takes less CPU time than other threads.
 OWN_COPY_BYTES = 8 << 20
-# Of more, a thread is given this much at least: handing it over costs some 20 us, in which 200 kB are copied.
+# Of more, a thread is given this much at least: handing it over costs as much as copying a tenth of it.
 COPY_THREAD_BYTES = 2 << 20
-# The most bytes of one memcpy: glibc's writes past the caches from about 768 kB on, which takes 1.07 times as long, 1.5 times
-# beside other programs (rows of 1280 x 960 x 3, 2 cores, 2026-11-21).
+# The most bytes of one memcpy: glibc's writes past the caches from about 768 kB on, which takes longer.
 MEMCPY_BYTES = 512 << 10
-# From so many on a batch is more than the caches hold, and is written past them: epochs of batches of 38 MB had 1.07 times
-# the rate, of 19 MB 1.0, of 10 MB 0.96, rows of 1280 x 960 x 3 1.5 times. Into fresh memory, whose zeros the kernel has just
-# written to the caches, 0.95 (medians of 40 to 100 turns beside other programs, 2 cores of an AMD EPYC, 2026-11-24).
+# From this size on a batch is more than the caches hold, and is written past them. Not into fresh memory, whose zeros the kernel
+# has just written to the caches.
 STREAMED_BATCH_BYTES = 24 << 20
 
 # Bytes of memory, or of a mapped file: uint8[n].

@@ -1,8 +1,7 @@
 """Make forks of this process cheap: most of what a pack of a few images costs a test is to copy page tables and to drop them.
 
-With torch imported, a fork and its end take 24 ms of the processor; with the heap in huge pages, 8 ms (Linux 6.18, 2026-11-23).
-Writes after a fork break huge pages up: after 600 tests it took 41 ms, and 25 ms where they were joined again behind each module
-(busy machine, 2026-11-28).
+With torch imported, a fork and its end take 24 ms of the processor; with the heap in huge pages, 8 ms.
+Writes after a fork break huge pages up: after 600 tests it took 41 ms, and 25 ms where they were joined again behind each module.
 """
 
 from __future__ import annotations
