@@ -1,4 +1,4 @@
-"""How an option is named to whoever calls: `--overwrite` by the command `pack`, `overwrite=True` in Python.
+"""Names of options in messages: `--overwrite` for the command `pack`, `overwrite=True` for Python.
 
 A sentence holds an `Option`, never its spelling. Not for what is written to files: a reason in rejected.jsonl is the same whoever
 called, and has the command's words. Nor for a command of the shell that a sentence tells to run.

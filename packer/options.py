@@ -38,8 +38,8 @@ def option(
     """Declare an option.
 
     Args:
-        check: brings a value that Python or the command gives to one form; None is left out where it is the default.
-        help: what it means, in one line, for the command and for Python.
+        check: converts a value from Python or the command to one form; not called for a default of None.
+        help: its meaning in one line, for the command and for Python.
         metavar: stands for the value in the command's help.
         records: "always", or "given" for other values than the default: a manifest records it, as it shapes pixels or rows.
         of_run: it belongs to one run alone, and is no part of the command that makes the same store.
@@ -110,7 +110,7 @@ class ShapeOptions(_Options):
 
 @dataclass(frozen=True, kw_only=True)
 class RowOptions(ShapeOptions):
-    """What determines the pixels of rows, and which images are accepted."""
+    """Options that determine the pixels of rows, and the accepted images."""
 
     max_size: int | str | None = option(
         None, values.max_size, "With fit none: the longer side, or short:256.", "S|short:S", records="given"
@@ -138,7 +138,7 @@ class RowOptions(ShapeOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelOptions(_Options):
-    """How IMAGES are read as a list, and where their labels are; an update takes these too."""
+    """Options of lists and labels; an update takes these too."""
 
     classes: str | None = option(None, values.path, "The class list: a store, or a file of names.", "STORE|FILE")
     root: str | os.PathLike[str] | None = option(
@@ -158,7 +158,7 @@ class LabelOptions(_Options):
 
 @dataclass(frozen=True, kw_only=True)
 class InputOptions(LabelOptions):
-    """What the inputs and their labels are."""
+    """Options of inputs and labels."""
 
     mask_values: str | Sequence[int] | None = option(
         None,
@@ -171,7 +171,7 @@ class InputOptions(LabelOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions(_Options):
-    """How many processes decode, what a broken image does to the pack, and where progress is reported."""
+    """Options of workers, rejects and progress."""
 
     workers: int | None = option(
         None, values.number(1, 4096), "Processes; without it, one for each CPU.", "N", of_run=True

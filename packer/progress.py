@@ -1,4 +1,4 @@
-"""How far a command is: a loop says it, and the function that was called with `progress` passes it on.
+"""Progress of a command: loops report it to the callback that the called function got as `progress`.
 
 A loop is many calls below that function. So the listener is set for all calls of one thread, not an argument of each.
 """

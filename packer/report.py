@@ -1,4 +1,4 @@
-"""What a pack reports while it runs and when it is done: plain values, without click and without printing."""
+"""Reports of a pack, while it runs and when it is done: plain values, without click and without printing."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a pack is.
+    """The progress of a pack.
 
     Attributes:
         stage: "list" (inputs are listed); "sizes" (headers are read); "digest", "check", "read"
             (what a store says of its rows is read); "allocate", "pack", "seal" or "copy"; of `packed` also "wait".
         done: inputs that are done; bytes in "allocate" and "digest", rows in "copy".
-        total: of how many; 0 where that is not known, as while inputs are listed.
+        total: the number of all; 0 if unknown, as while inputs are listed.
         rejected: inputs that were rejected so far.
         source_bytes: bytes of the sources that were read.
         split: name of the split, or "".
@@ -33,7 +33,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class PackReport:
-    """What a pack did.
+    """The report of a pack.
 
     Attributes:
         out: the store, or the folder that holds one store a split.
@@ -42,17 +42,17 @@ class PackReport:
         rejected: inputs that did not.
         ignored: files that are no inputs.
         classes: how many there are.
-        size: (height, width) of a row; the largest there are where rows have sizes of their own.
+        size: (height, width) of a row; the largest height and width of rows of their own sizes.
         channels: of a row.
         store_bytes: of all files of the store.
         source_bytes: of all inputs that became rows.
         seconds: from the call to its return.
-        images_per_second: inputs that this run read, in those seconds.
+        images_per_second: inputs that this run read, by its seconds.
         too_many_rejects: more than `max_rejects` were rejected.
         reasons: reason of a reject -> how many.
         resumed_from: inputs that were done before this run.
         target_kind: "class", "regression" or "multi-hot".
-        notes: sentences about the inputs: folders and columns that were left out, what became of boxes.
+        notes: sentences about the inputs: folders and columns that were left out, changed boxes.
         changed_count: sources that changed since the pack was interrupted: all from the block of the first on was packed again.
         changed_paths: the first five of them.
         kept: rows that an update took over from the store that it replaced.
@@ -61,7 +61,7 @@ class PackReport:
         has_masks: rows have masks.
         splits: name of a split -> its report; empty without splits.
         part: "2/4" where only that part was packed: all counts are the part's, and there is no store yet; else "".
-        is_in_place: OUT holds this store; False where more was rejected than allowed, so that the store before stays.
+        is_in_place: OUT holds this store; False if too many rejects keep the store before.
     """
 
     out: str

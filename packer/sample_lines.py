@@ -122,7 +122,7 @@ def read_samples(out: Path, manifest: Manifest | None = None) -> Iterator[Sample
     """Yield the lines of a store's samples.jsonl, in the order of its rows.
 
     Args:
-        manifest: what the lines are compared with, where it is given: how many there are, and their targets.
+        manifest: if given, the number of lines and their targets are compared with it.
 
     Raises:
         StoreError: a line is none; names the row.

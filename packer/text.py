@@ -41,7 +41,7 @@ def options_difference(found: Mapping[str, object], expected: Mapping[str, objec
     None and False say that an option was not given.
 
     Args:
-        then: what is between the two values.
+        then: the words between the two values.
 
     Example:
         >>> options_difference({"size": [224, 224], "exact": False}, {"size": [192, 256], "exact": True})

@@ -33,7 +33,7 @@ class CompareReport:
     Attributes:
         rows: pairs of rows that were compared.
         mean, worst: mean and largest difference of a value in images of one shape, in levels of 0 to 255.
-        differences: sentences on what is not the same: counts, classes, paths, targets, sizes, views. [] where the two agree.
+        differences: sentences on counts, classes, paths, targets, sizes and views that differ. [] if the two agree.
     """
 
     rows: int

@@ -113,7 +113,7 @@ def floats_of(pixels: torch.Tensor, of_level: Callable[[torch.Tensor], torch.Ten
 
     It is a view of float32[B, C, H, W], as a DataLoader's images are.
 
-    of_level: is given all levels, uint8[C, 1, 256]; what has another shape or type than float32 is left to torch.
+    of_level: called with all levels, uint8[C, 1, 256]; a result of another shape or type than float32 is left to torch.
     """
     channels = pixels.shape[-1]
     if not take_steps(pixels):

@@ -1,4 +1,4 @@
-"""What the random numbers of a batch depend on, written on it: epoch, position, seed; the current epoch; modes; threads."""
+"""The origin of a batch's random numbers: epoch, position and seed; also the current epoch, and threads of transforms."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def drawn(cumulative: npt.NDArray[np.float64], start: int, stop: int, *, seed: i
 class Step(NamedTuple):
     """A step of all ranks, and the part of it that one rank takes.
 
-    position: where the step begins in the order. rows: of all ranks, those that come twice included. after: where it ends.
+    position: the step's start in the order. rows: of all ranks, repeated ones included. after: its end.
     start, stop: the positions of the rank; stop may exceed the count of rows: behind the last row the first ones follow.
     """
 

@@ -62,7 +62,7 @@ class RaggedBatch(TensorClass):
     Attributes:
         pixels: uint8[T], the bytes of all images; there may be others between them. Floats: the planes of each
         targets: as ImageBatch has them
-        offsets: int64[B], the byte of pixels where each image begins
+        offsets: int64[B], the first byte of each image in pixels
         shapes: int32[B, 3], height, width and channels of each
         extras: a TensorDict of further per-row tensors, or None
         rows: int64[B] positions in the store; filled in batches, None for a store

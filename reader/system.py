@@ -1,4 +1,4 @@
-"""What the operating system reports about CPUs, memory, file systems and the page cache. Reads no pixel."""
+"""Facts of the operating system about CPUs, memory, file systems and the page cache. Reads no pixel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command prints: reports, errors with their exit codes, and progress, as tqdm's bar on a terminal.
+"""The output of the command: reports, errors with their exit codes, and progress, as tqdm's bar on a terminal.
 
 Alone knows tqdm.
 """

@@ -1,4 +1,4 @@
-"""What the cells of target columns mean: a class name, a whole number, several numbers, or several labels.
+"""The meaning of cells in target columns: a class name, a whole number, several numbers, or several labels.
 
 All of a column decides, and each refusal names a line. Every cell is read as text, once. Knows no file.
 """

@@ -73,7 +73,7 @@ def listed(
         lines: the number of the line of each path.
         starts: where relative paths may start; with --root the first from which all are below that. Of these and --root the
             last is the root, without --root the last folder that holds all.
-        unit: what lines are called; images: what they are of.
+        unit: "line" or "row", for messages; images: the name of the list.
 
     Raises:
         ScanError: --root is no folder, a path is outside of it, or no path is that of an image.

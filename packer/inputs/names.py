@@ -1,4 +1,4 @@
-"""Which names are inputs, splits and classes: one rule for folders, lists, tars, zips and URLs.
+"""Names as inputs, splits and classes: one rule for folders, lists, tars, zips and URLs.
 
 Names with an image suffix are inputs, all others are counted. The first folders are splits, or else the classes, as
 torchvision's ImageFolder has them (0.28, `datasets/folder.py`). Lists nothing itself.

@@ -174,7 +174,7 @@ class Inputs:
 
     @property
     def base(self) -> str:
-        """Where the paths start from: root, or a URL."""
+        """The start of the paths: root, or a URL."""
         return self.url or str(self.root)
 
     def __len__(self) -> int:

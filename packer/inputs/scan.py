@@ -1,4 +1,4 @@
-"""What IMAGES may be: a folder, a list on standard input, a table, tars, a zip, a URL.
+"""The kinds of IMAGES: a folder, a list on standard input, a table, tars, a zip, a URL.
 
 Each kind is listed by a module of its own (folders, lists, tables, archives, remote) into the same `Inputs`; `names` has the one
 rule for classes and splits. Opens no image.

@@ -27,7 +27,7 @@ class FolderRows:
     """The images of a folder, tar, zip or URL, as rows of the store packed from it; without rejected images.
 
     Args:
-        images: what was packed, in words.
+        images: the name of the packed input.
         inputs: the images that are there now, as `scan` lists them.
         store, manifest: the store; its rejects are left out.
 

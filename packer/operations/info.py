@@ -1,4 +1,4 @@
-"""What is known of a store without reading a pixel: its manifest, rows a class, sizes of the sources."""
+"""A store described without reading a pixel: its manifest, rows a class, sizes of the sources."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SourceStatistics:
 
 @dataclass(frozen=True)
 class Description:
-    """All of it; splits is "" -> the one store, or split name -> store."""
+    """The description of a store, or of several; splits: "" -> the one store, or split name -> store."""
 
     manifests: dict[str, Manifest]
     sources: dict[str, SourceStatistics]

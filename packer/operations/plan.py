@@ -1,4 +1,4 @@
-"""What each way to pack images would take on disk, by their headers alone. Decodes nothing."""
+"""Disk use of each way to pack images, from their headers alone. Decodes nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WAYS = {
 
 @dataclass(frozen=True)
 class SizePlan:
-    """What headers say of a folder.
+    """The images of a folder, by their headers.
 
     Attributes:
         images: whose header was read.
@@ -65,7 +65,7 @@ def plan(
     """Compare disk use of the ways to pack a folder, from the headers of its images.
 
     Args:
-        images: what `pack` takes.
+        images: IMAGES of `pack`.
         size, fit, max_size: as for `pack`: one more way; without size and with fit "crop", none.
         channels: "rgb", "gray" or "rgba", of a row.
         workers: processes that read headers; None: the CPUs that this process may use.

@@ -43,7 +43,7 @@ _KILLED = "it ended the process that decoded it"
 
 @dataclass(frozen=True)
 class RequantizeReport:
-    """What became of a folder of images.
+    """The outcome of requantizing a folder.
 
     Attributes:
         out: DEST.
@@ -94,7 +94,7 @@ def requantize(
     The same call again continues an interrupted run, and does what is new or changed since.
 
     Args:
-        images: what `pack` takes as a folder.
+        images: a folder, as `pack` takes it.
         dest: a folder that does not exist yet, is empty, or holds an earlier run of the same options.
         quality: 2 (best) to 31 (smallest).
         size: 224: the short side becomes 224 where it is longer; "480x640": height x width, whatever the shape. None: as it is.
@@ -215,7 +215,7 @@ class _Record:
 
 @dataclass(frozen=True)
 class _Job:
-    """What all images have in common."""
+    """The settings of all images."""
 
     images: Path
     out: Path

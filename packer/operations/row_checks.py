@@ -1,4 +1,4 @@
-"""What a store says of its rows, compared row by row: targets, content, shapes and offsets, blocks, and lines of text.
+"""The files of a store compared row by row: targets, content, shapes and offsets, blocks, and lines of text.
 
 Digests say that a file is what its writer sealed; this says that it makes sense. Reads each file in pieces and no pixel.
 """

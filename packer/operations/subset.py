@@ -60,7 +60,7 @@ def subset(
         rows: a slice, or row numbers, which OUT then has in their order; None: all.
         classes: only rows of these classes, which become the list of OUT, in this order: names, or as the path of a store or
             a file. Without it, OUT has the list of the store.
-        per_class: so many rows of each class, or all there are of it, drawn by seed; those without a class are left out.
+        per_class: the number of rows drawn by seed of each class, all of a smaller one; rows without a class are left out.
         fraction: this fraction of the rows, drawn by seed.
         seed: of per_class and fraction.
         overwrite: replace a store OUT, which may be the store itself.

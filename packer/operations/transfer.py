@@ -45,7 +45,7 @@ OnBytes = Callable[[int, int], None]
 
 @dataclass
 class CopyReport:
-    """What a push or pull did.
+    """The report of a push or pull.
 
     Attributes:
         url: of the store, or of the folder of the stores of splits.
@@ -73,7 +73,7 @@ def push(
         out: the folder of a store, or of the stores of splits.
         url: s3://bucket/out, gs://, az:// or file://.
         overwrite: replace other stores at url, which are gone as soon as this begins.
-        progress: called with the bytes that are done, and those of all.
+        progress: called with the bytes done, and the bytes of all.
 
     Raises:
         OptionsError: url is no URL, or holds another store.
@@ -120,9 +120,9 @@ def pull(url: str, out: str | os.PathLike[str], *, progress: OnBytes | None = No
     The same call continues an interrupted one, of the pixels block by block.
 
     Args:
-        url: where `push` sent the store.
+        url: the URL of a pushed store.
         out: a folder that does not exist yet, is empty, or holds an unfinished pull of this store.
-        progress: called with the bytes that are done, and those of all.
+        progress: called with the bytes done, and the bytes of all.
 
     Raises:
         OptionsError: url is no URL, or out holds something else.

@@ -46,7 +46,7 @@ _WHAT = {
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: which file, among which rows ([start, stop), None: it is not of rows), and what."""
+    """One error: the file, the rows ([start, stop), None: not of rows), and a description."""
 
     file: str
     rows: tuple[int, int] | None
@@ -59,7 +59,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What verify found; the store is intact where problems is empty.
+    """The findings of verify; the store is intact if problems is empty.
 
     Attributes:
         out: the store, or the folder of the stores of splits.

@@ -1,4 +1,4 @@
-"""One store being made: lock, allocate, run blocks, commit them in order, seal; or resume where an earlier run had stopped.
+"""Makes one store: lock, allocate, run blocks, commit them in order, seal; or resume an earlier run.
 
 A block is committed when its rows are synced and its line is in the journal; the store exists when the manifest does.
 """
@@ -49,7 +49,7 @@ _PENDING_BLOCKS = 2
 
 
 class Build:
-    """One store being made, from listed inputs to a sealed folder.
+    """Makes one store, from listed inputs to a sealed folder.
 
     Args:
         staged: where it is made, in a destination that is locked when `run` is called.
@@ -79,7 +79,7 @@ class Build:
 
     @functools.cached_property
     def _log(self) -> journals.CommitLog:
-        """What commits its blocks, once the destination is locked."""
+        """The log that commits its blocks; the destination must be locked."""
         return journals.CommitLog(self._out, self._to.check_same, row_names(self._job.layout))
 
     def divide(self) -> None:

@@ -45,7 +45,7 @@ _IMAGE, _LABEL = "image", "label"
 
 
 class MapDataset(Protocol):
-    """What torch calls a map-style dataset."""
+    """A map-style dataset, as torch calls it."""
 
     def __len__(self) -> int: ...
 
@@ -117,7 +117,7 @@ def pack_dataset(dataset: MapDataset, out: str | os.PathLike[str], options: Data
 
 @dataclass(frozen=True)
 class _Kind:
-    """What the targets of a dataset are: see `reader.format.manifest`."""
+    """The kind of a dataset's targets: see `reader.format.manifest`."""
 
     name: str
     count: int | None = None

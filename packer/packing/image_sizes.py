@@ -1,4 +1,4 @@
-"""Which sizes the images of a pack have, by their headers alone, and what follows: one size for all, or the room they need.
+"""Sizes of a pack's images, from their headers alone: the size of all rows, or the room that rows of own sizes need.
 
 Decodes nothing; what has no readable header will be rejected when it is decoded, with a reason.
 """

@@ -129,7 +129,7 @@ def pack_sources(
 ) -> PackReport:
     """Pack IMAGES, as `pack` takes it, by options that are made already; raises as `pack`.
 
-    check: called with the inputs of each split before anything is made, to raise where they may not be packed.
+    check: called with the inputs of each split before anything is made, to refuse them.
     """
     started, sources = time.perf_counter(), named_sources(images)
     guard_standard_streams()

@@ -74,7 +74,7 @@ PackStores = Callable[[dict[str, Inputs], Folder, PackOptions, float], PackRepor
 
 
 class PartFolder(Folder):
-    """Where one part of a store is made: as any store, under a lock of its own, while other parts hold OUT's stage too."""
+    """The folder of one part of a store: under a lock of its own, while other parts share OUT's stage."""
 
     def __init__(self, whole: Folder, split: str, part: Part) -> None:
         self._whole, self._split, self.part = whole, split, part
@@ -91,7 +91,7 @@ class PartFolder(Folder):
         super().check(splits)
 
     def check_whole(self) -> None:
-        """As `check`, of what is beside this part."""
+        """Check the stores and parts beside this part, as `check` does."""
         out, store = self._whole.out / self._split, self._whole.stage / self._split
         if published(out):
             raise PackError(
@@ -123,7 +123,7 @@ class PartFolder(Folder):
             yield
 
     def check_same(self) -> None:
-        """As of any store, but first of all see that OUT's stage is what it was."""
+        """Check OUT's stage, then this folder, as any store's."""
         self._whole.check_same()
         super().check_same()
 
@@ -237,7 +237,7 @@ def _finished_report(store: Path) -> PackReport:
 
 @dataclass(frozen=True)
 class _Packed:
-    """One part that is packed.
+    """A packed part.
 
     folder: of its files. manifest, blocks: None and none where all inputs were rejected. sources: the sum of their digests.
     """
@@ -266,12 +266,12 @@ class _Packed:
 
     @property
     def rows(self) -> int:
-        """How many it has."""
+        """The number of its rows."""
         return self.manifest.rows if self.manifest else 0
 
     @property
     def size_bytes(self) -> int:
-        """What its rows take in their file, without what fills it to complete pages."""
+        """The bytes of its rows in their file, without the padding to complete pages."""
         return sum(block.size_bytes for block in self.blocks)
 
     def check_files(self, store: Path) -> None:
@@ -323,7 +323,7 @@ def _packed_parts(store: Path) -> list[_Packed]:
 
 
 class _Joined:
-    """One store being made of its parts."""
+    """Joins parts into one store."""
 
     def __init__(self, staged: StagedStore, parts: list[_Packed]) -> None:
         self._staged, self._out, self._parts = staged, staged.folder, parts

@@ -1,5 +1,5 @@
-"""What a pack is asked for: options, labels and inputs, as journal and manifest record them; whether OUT is just that; and which
-blocks of an unfinished OUT still are.
+"""The request of a pack: options, labels and inputs, as journal and manifest record them. Compares it with a finished OUT, and with
+the blocks of an unfinished one.
 
 An input is known by its path and label, and its file by size, mtime and ctime. No clock is looked at, no image is opened, and
 nothing is written.
@@ -43,7 +43,7 @@ INPUTS = "inputs"
 
 @dataclass
 class Committed:
-    """How far a pack has come, and what adds up over its blocks.
+    """The progress of a pack, and the sums over its blocks.
 
     size_bytes is what they take of the file of rows; changed names the sources that are no longer what was packed.
     """
@@ -113,7 +113,7 @@ def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Pat
     """Report a finished store that equals the request: nothing is done.
 
     Args:
-        target: OUT as the command has it, which holds out where there are splits.
+        target: OUT of the command; with splits, the folder above out.
 
     Raises:
         PackError: it is damaged, or was asked for otherwise: says in what, and what to do.

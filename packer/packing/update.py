@@ -54,7 +54,7 @@ def update(images: ImagesArgument, out: str | os.PathLike[str], options: UpdateO
     complete, so the disk must hold both.
 
     Args:
-        images: what OUT was packed from, as it is now.
+        images: the images that OUT was packed from, in their present state.
         out: the store; or the folder that holds a store of each split.
         options: the fields of `UpdateOptions`, as keywords.
 

@@ -1,4 +1,4 @@
-"""Where a source pixel lands in a row: crop, pad, squash, inside, none. Sizes first, as plain arithmetic; then Pillow's part.
+"""The geometry from picture to row: crop, pad, squash, inside, none. First sizes, as plain arithmetic; then Pillow's part.
 
 `crop` is torchvision's Resize + CenterCrop on PIL images (0.28, `transforms/functional.py`), rounding included. Pictures are
 resized as Pillow-SIMD does wherever that is possible, so that rows do not depend on the Pillow in use: by itself where live,
@@ -120,7 +120,7 @@ class Geometry:
 
     @property
     def filter(self) -> int:
-        """What resizes, by the number of PIL.Image.Resampling."""
+        """The filter, as a number of PIL.Image.Resampling."""
         return _RESAMPLE[self.resample]
 
     def origin(self, resized: tuple[int, int]) -> tuple[int, int]:

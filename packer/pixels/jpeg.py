@@ -35,7 +35,7 @@ _LIBRARIES = ("libturbojpeg.so.0", "turbojpeg.dll", "/opt/libjpeg-turbo/lib64/li
 
 @dataclass(frozen=True)
 class JpegHeader:
-    """What the frame header says. width and height are as stored, before any EXIF orientation."""
+    """The fields of a frame header. width and height are as stored, before any EXIF orientation."""
 
     width: int
     height: int

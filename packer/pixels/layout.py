@@ -1,4 +1,4 @@
-"""How the rows of a store are in its files: all of one size, or each as large as its image. All positions are bytes."""
+"""The layout of rows in a store's files: all of one size, or each as large as its image. All positions are bytes."""
 
 from __future__ import annotations
 

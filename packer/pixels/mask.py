@@ -36,7 +36,7 @@ def mask_row(data: bytes, row: Row, geometry: Geometry, *, classes: Sequence[int
 
     Args:
         row: the image's.
-        classes: the values that become 0, 1, ...; none: all stay.
+        classes: the values that become 0, 1, ...; (): all stay.
 
     Raises:
         DecodeError: it cannot be decoded, has another size than the image, more than 8 bits a pixel, or a value of no class.

@@ -60,7 +60,7 @@ def open_image(data: bytes) -> Image.Image:
 def load_image(image: Image.Image, data: bytes) -> int:
     """Decode an opened image in place; returns its EXIF orientation, 1 to 8. Raises DecodeError.
 
-    data: what it was opened from.
+    data: the bytes that it was opened from.
     """
     try:
         image.load()

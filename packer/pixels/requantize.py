@@ -114,7 +114,7 @@ class Recoder:
 
     Args:
         quality: FFmpeg's -q:v, 2 (best) to 31 (smallest).
-        size: (height, width): upright pictures become just that; (None, S): the short side becomes S, where it is longer.
+        size: (height, width): upright pictures get this size; (None, S): a longer short side becomes S.
     """
 
     def __init__(self, quality: int, *, size: tuple[int | None, int] | None = None) -> None:

@@ -17,7 +17,7 @@ _DCT_SCALES = (8, 4, 2)
 class Row:
     """One decoded input. width and height are the upright source's, done is what samples.jsonl records beside them.
 
-    frame: the pixels as a store keeps them, where that is known already.
+    frame: the pixels as a store keeps them, if they are encoded already.
     """
 
     pixels: bytes | bytearray | memoryview
@@ -37,7 +37,7 @@ class RowDecoder(Protocol):
 
 @dataclass(frozen=True)
 class RowRules:
-    """What rows are asked for, of any decoder: see `Decoder`. mode is Pillow's name of the channels."""
+    """The requested form of rows, for all decoders: see `Decoder`. mode is Pillow's name of the channels."""
 
     geometry: Geometry
     mode: str

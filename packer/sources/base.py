@@ -26,7 +26,7 @@ class Archive(NamedTuple):
 
 
 class Member(NamedTuple):
-    """Where in an archive an input's bytes are.
+    """The place of an input's bytes in an archive.
 
     offset: of the bytes if method is RAW, else of the zip's local header in front of them. crc32: a zip's, of the size_bytes
     that come out.
@@ -41,7 +41,7 @@ class Member(NamedTuple):
 
 
 class Readable(Protocol):
-    """What the bytes of an input are read from."""
+    """A source of an input's bytes."""
 
     def state(self) -> State:
         """Return size and times as they are now, by which a change shows."""

@@ -48,9 +48,9 @@ def locate(
 
 @dataclass(frozen=True)
 class LocalSource:
-    """Where the bytes of an input are: all of a file, or a member of an archive that must still be the listed one.
+    """A file, or a member of an archive, as a source of bytes; the archive must still be the listed one.
 
-    roots: what it is on, by which a file that is missing is distinguished from a disk that is.
+    roots: folders that must exist: if one is missing, the disk is gone, not the file.
     """
 
     path: str

@@ -50,7 +50,7 @@ class RejectedInput:
 
 @dataclass
 class Result:
-    """What is known of a decoded block, all but its pixels; becomes one line of the journal, of which field names are keys.
+    """A decoded block without its pixels; one line of the journal, with the field names as keys.
 
     Inputs of the block that are no rejects are rows. size_bytes is what the block takes of the file of rows; shapes, (height,
     width) of each row, is empty where all have one size; frames, bytes of each row in the file, is empty where rows are raw.

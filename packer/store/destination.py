@@ -61,7 +61,7 @@ _OWN_NAMES = {FOLDER, "_tensordict", "meta.json", SAMPLES, REJECTED, MANIFEST, f
 
 
 class StagedStore:
-    """Where a store is made.
+    """A store in the making.
 
     Attributes:
         to: the destination.
@@ -73,7 +73,7 @@ class StagedStore:
 
     @property
     def name(self) -> Path:
-        """Where it will be."""
+        """Its final path."""
         return self.to.out / self.folder.relative_to(self.to.stage)
 
     @property
@@ -334,7 +334,7 @@ class Folder:
 
     @property
     def _replaced_path(self) -> Path:
-        """Where the replaced store is between two renames, of a system that exchanges no names."""
+        """The replaced store's path between two renames, on a system that cannot exchange names."""
         return self.out.with_name(f"{self.out.name}{FOLDER}.old")
 
     def _move_in(self) -> None:

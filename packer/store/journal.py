@@ -84,8 +84,8 @@ class CommitLog:
 
     Args:
         store: the folder.
-        check: called before each commit; raises where the folder was renamed or removed.
-        rows: the files in it that rows are written to; none where what is committed is durable already.
+        check: called before each commit; raises if the folder was renamed or removed.
+        rows: the files of rows in it, synced before each commit; () if they are durable already.
     """
 
     def __init__(self, store: Path, check: Callable[[], None], rows: Sequence[str] = ()) -> None:

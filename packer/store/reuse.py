@@ -75,8 +75,8 @@ def check_reusable(
     """Refuse to reuse rows of other decoders, or of a store with damaged small files.
 
     Args:
-        options: those that shape the rows to be.
-        decoders: those that would decode them here.
+        options: of the rows to be made.
+        decoders: of this machine.
 
     Raises:
         PackError: says what differs.

@@ -146,7 +146,7 @@ class RowFiles:
 
     @property
     def mask_values(self) -> tuple[int, ...]:
-        """Which values the masks have."""
+        """The values of the masks."""
         return joint_mask_values(self._mask_values)
 
     def release(self) -> None:

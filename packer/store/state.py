@@ -46,7 +46,7 @@ def check_destination(sources: list[str], out: Path, name: str = "OUT") -> None:
     """Refuse an OUT that is a file, is a folder among IMAGES, or is inside it or in a store; raises OptionsError.
 
     Args:
-        name: what the command calls it.
+        name: its name in the command's messages.
     """
     if os.path.lexists(out) and not out.is_dir():
         raise OptionsError(f"{out} is a file. Expected a folder that does not exist yet.")
@@ -65,7 +65,7 @@ def resolved_out(out: str | os.PathLike[str], name: str = "OUT") -> Path:
     """Return OUT without dots: the folder beside it, in which it is made, is named after it. Links are resolved.
 
     Args:
-        name: what the command calls it.
+        name: its name in the command's messages.
     """
     if is_url(out):
         url = redacted(os.fspath(out))

@@ -1,4 +1,4 @@
-"""What runs inside a worker: decode a block of samples into memory, and write it when its turn comes.
+"""The work inside a worker: decode a block of samples into memory, and write it when its turn comes.
 
 No pixel leaves a worker but into the store's file. Knows neither the journal nor how workers are started.
 """
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PackJob:
-    """What every block of a pack has in common; small, so that it travels to any worker."""
+    """The settings of all blocks of a pack; small, so that they travel to any worker."""
 
     root: str
     pixels_path: str
@@ -85,13 +85,13 @@ class PackJob:
 
     @property
     def layout(self) -> RowLayout:
-        """How the rows are in the store's files."""
+        """The layout of rows in the store's files."""
         return RowLayout(self.geometry, self.rows.channels, has_masks=self.has_masks, quality=self.rows.compress or 0)
 
 
 @dataclass
 class Attempt:
-    """What became of one input: a row and its line, or a reason."""
+    """The outcome of one input: a row and its line, or a reason."""
 
     source: State = NO_STATE
     mask_source: State = NO_STATE

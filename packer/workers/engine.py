@@ -59,7 +59,7 @@ class _Worker:
     """A worker as the engine knows it.
 
     orders: blocks that it decodes or writes, one after the other. held: blocks that it has decoded and not written.
-    still: seconds without a change of what it has in hand, since there were so many changes.
+    changes, still: changes of its current image so far, and seconds since the last one.
     """
 
     process: BaseProcess
@@ -91,7 +91,7 @@ class LocalEngine:
     """Worker processes on this machine.
 
     Args:
-        inherited: what this process holds and a forked worker must close.
+        inherited: objects of this process that a forked worker must close.
     """
 
     def __init__(self, job: Job, *, workers: int, inherited: Sequence[Lock] = ()) -> None:

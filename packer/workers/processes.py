@@ -33,7 +33,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Worker(Protocol):
-    """What does the work in a process of its own."""
+    """The object that does the work in its own process."""
 
     def expect(self, task: Task) -> None:
         """Request the remote sources of a block ahead of its decoding; called by another thread."""
@@ -46,7 +46,7 @@ class Worker(Protocol):
 
 
 class Job(Protocol):
-    """What all blocks have in common; travels to the workers."""
+    """The settings of all blocks; sent to the workers."""
 
     def worker(self, in_flight: InFlight) -> Worker:
         """Make the worker in its process; it marks each image in in_flight."""
@@ -75,7 +75,7 @@ class InFlight:
 
     @property
     def changes(self) -> int:
-        """How often the worker said something."""
+        """The number of marks so far."""
         return self._shared[1]
 
     @property
@@ -103,7 +103,7 @@ def start_worker(context: BaseContext, job: Job, inherited: Sequence[Lock]) -> t
     """Start a process that works at the other end of a pipe; returns it, this end, and its in_flight, shared with it.
 
     Args:
-        inherited: what this process holds and a forked one must close.
+        inherited: objects of this process that a forked one must close.
     """
     parent, child = context.Pipe()
     in_flight = InFlight(context.RawArray("q", [-1, 0, 0]))

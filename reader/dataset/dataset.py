@@ -203,7 +203,7 @@ class MemmapDataset(Dataset[Any]):
 
     @functools.cached_property
     def _unlabeled(self) -> int:
-        """How many rows have no class."""
+        """The number of rows without a class."""
         if self.manifest.target_kind != "class" or self._by_name:
             return 0
         return int((self._opened.columns(self._all_rows, ["targets"])["targets"] < 0).sum())

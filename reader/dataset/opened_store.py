@@ -116,7 +116,7 @@ class OpenedStore:
 
     @functools.cached_property
     def all_rows(self) -> Batch:
-        """All of the store, as views, once targets, content and shapes of all rows are checked.
+        """All rows, as views; targets, content and shapes of all are checked before.
 
         Raises:
             StoreError: one is none of this store's; names the row.

@@ -1,4 +1,4 @@
-"""Which store a path and the name of a split mean: `MemmapDataset("out/", split="train")`."""
+"""The choice of a store by path and split: `MemmapDataset("out/", split="train")`."""
 
 from __future__ import annotations
 

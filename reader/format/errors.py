@@ -12,7 +12,7 @@ class IncompleteStoreError(StoreError):
 
 
 class MissingLibraryError(StoreError, ImportError):
-    """What reads a store's frames is not installed."""
+    """The library that decodes a store's frames is not installed."""
 
 
 def interrupt_behind(error: BaseException | None) -> BaseException | None:

@@ -1,4 +1,4 @@
-"""What manifest.json says: its fields, their checks, and how it is read. `check.py` compares a folder with it.
+"""The fields of manifest.json, their checks, and its parser. `check.py` compares a folder with it.
 
 Specification: docs/FORMAT.md. Imports the standard library alone, so that `pack` and its workers read stores without torch; never
 maps or decodes a pixel, and writes nothing.
@@ -105,19 +105,19 @@ class JpegRows:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What manifest.json says, without the table of blocks (see `read_blocks`), which an opening reader does not need.
+    """A parsed manifest.json, without its table of blocks (see `read_blocks`), which an opening reader does not need.
 
     Attributes:
         rows, height, width, channels: the shape of the store; the largest height and width where rows have sizes of their own.
-        has_own_sizes: pixels is flat, and offsets and shapes say where each row is.
+        has_own_sizes: pixels is flat; offsets and shapes locate each row.
         has_own_masks: each row, which has a size of its own, has its mask behind its pixels.
-        jpeg: rows are JPEGs; None where they are raw.
+        jpeg: of rows that are JPEGs; None: raw rows.
         target_kind, target_count: "class", "regression" or "multi-hot", and the K of targets[N, K]; None for classes.
-        has_content: rows hold padding, and content says where.
+        has_content: rows hold padding; content is the box of the image.
         extras: name of a further tensor -> its dtype and shape.
         classes: names of the classes, in the order of their numbers.
         labels: how targets, classes and boxes were read, as far as options said it.
-        mask_values: values of masks, rising: no mask has another; () where they are not recorded.
+        mask_values: all values of masks, rising; () if they are not recorded.
         mean, std: of each channel, of pixels scaled to [0, 1], over the pixels that are image (padding left out).
         inputs, rejected: how many were packed from, and how many of these became no row.
         options, decoders: what shaped the pixels, and the libraries that decoded them.
@@ -228,7 +228,7 @@ class Manifest:
 
     @property
     def batch_type(self) -> str:
-        """What tensordict's files name: the dotted path is part of the format, and never moves."""
+        """The class that tensordict's files name: the dotted path is part of the format, and never moves."""
         name = "CompressedRows" if self.jpeg else "RaggedBatch" if self.has_own_sizes else "ImageBatch"
         return f"<class 'reader.store.{name}'>"
 

@@ -1,4 +1,4 @@
-"""What the values of rows may be, by the manifest: classes in the list, content inside the row, shapes inside the pixels.
+"""Checks of row values by the manifest: classes in the list, content inside the row, shapes inside the pixels.
 
 It is given arrays of numpy and imports none. They grow with the rows, so opening does not read them: a reader checks those of a
 batch, `pack verify` and commands that write stores check all.
@@ -36,7 +36,7 @@ class RowValues:
     def wrong_row(self, columns: Mapping[str, Array]) -> tuple[int, str] | None:
         """Return the first position with invalid values, and the error; None if all are valid.
 
-        columns: tensor -> numpy array [n, ...] of the same n rows; those without rules are not looked at.
+        columns: tensor -> numpy array [n, ...] of the same n rows; tensors without rules are ignored.
         """
         for name in self._ranges:
             if (found := self._outside(name, columns[name])) is not None:
@@ -50,7 +50,7 @@ class RowValues:
 
         Args:
             where: the path of the store.
-            rows: int64[n], what the rows of the columns are in the store.
+            rows: int64[n], the store's rows that the columns hold.
 
         Raises:
             StoreError: names the first row that is wrong.
@@ -114,7 +114,7 @@ def wrong_frames(frames: Array, sizes: Array, size_bytes: int) -> Array:
     """Return which rows have frames that are not in the file, or cannot hold the row, bool[n].
 
     Args:
-        frames: int64[n, 2], the byte where each begins and the byte behind it.
+        frames: int64[n, 2], the start and stop byte of each.
         sizes: int64[n], bytes of each row, decoded.
         size_bytes: of the file of frames.
     """

@@ -1,4 +1,4 @@
-"""What the name of a split is for, and in which folder a store is while it is packed.
+"""Roles of splits by their names, and the folders of stores in the making.
 
 Imports only the standard library, and opens nothing.
 """

@@ -50,10 +50,10 @@ ROW_DEVICES = ("cuda",)
 class Gathering:
     """Gathers batches of a dataset's store, and sends them to a device.
 
-    residency: where rows are read from, by name.
+    residency: the name of the place that rows are read from.
 
     Args:
-        device: where batches go next.
+        device: the target of batches.
         asked: the residency that is asked for; "auto" asks free memory.
         prefetch: batches that are gathered ahead.
 

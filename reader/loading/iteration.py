@@ -35,7 +35,7 @@ class Iteration(Generic[Given]):
     last one, from which the rest of the epoch comes.
 
     Args:
-        source: makes the groups, in a thread of its own where prefetch is not 0.
+        source: makes the groups, in a thread of its own unless prefetch is 0.
         transform: its steps that are left run in the caller's thread.
         prefetch: groups that wait at most.
     """

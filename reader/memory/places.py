@@ -1,4 +1,4 @@
-"""Where the bytes of rows are: in memory, in a file, or at a URL. A place knows no row."""
+"""Places of the bytes of rows: memory, a file, or a URL. A place knows no row."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Remote(ByteReader, Protocol):
 
 
 class Place:
-    """Where the bytes of a file are."""
+    """A place of a file's bytes."""
 
     def load(self, spans: Spans, places: Rows, memory: Memory) -> tuple[torch.Tensor, Copies | None]:
         """Begin to bring spans to their places in uint8[n], which is complete when the copies, if any, were waited for.

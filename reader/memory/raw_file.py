@@ -42,7 +42,7 @@ _OPEN_FILES = Path("/proc/self/fd")
 
 
 class Targets(NamedTuple):
-    """Where spans of a file go.
+    """The targets of spans of a file in memory.
 
     table: int64[S, 4] first byte, size, number of the memory and place in it, sorted by the first byte; spans that follow each
         other there and in memory are one.

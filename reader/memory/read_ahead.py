@@ -30,7 +30,7 @@ class ReadAhead(Place):
 
     Args:
         path: the file.
-        spans_of: where rows of the pass are in the file.
+        spans_of: returns the spans of rows in the file.
         chunk_bytes: read together, at most; two chunks are in memory.
         window_end: global position at which a chunk that holds this position must end, since the rows after it are elsewhere.
         past_cache: leave nothing in the page cache, see `RawFile`.

@@ -36,7 +36,7 @@ _PIECE_BYTES = 2 << 20
 class RowTable:
     """Rows of the file of a store.
 
-    located_by: the columns that say where a row is. is_raw: a mapping of the file shows the rows.
+    located_by: the columns that locate a row. is_raw: a mapping of the file shows the rows.
 
     Args:
         where: the path of the store, for errors.
@@ -83,7 +83,7 @@ class RowTable:
         Args:
             rows: int64[B] of the store.
             columns: of these rows.
-            place: where the file of pixels is.
+            place: of the pixel file.
             memory: gives the batch its memory; asked once all rows are known to be in the file.
 
         Raises:

@@ -46,7 +46,7 @@ class Spans(NamedTuple):
 
     @property
     def ends(self) -> Rows:
-        """Where each ends."""
+        """The end of each."""
         return self.begins + self.sizes
 
 
@@ -56,7 +56,7 @@ def joined(each: Sequence[Spans]) -> Spans:
 
 
 class Layout(NamedTuple):
-    """Of some rows: where they are in the file, and, int64[B] each, the bytes of each unpacked and where it begins in a batch."""
+    """The layout of some rows: their spans in the file, and, int64[B] each, their unpacked sizes and starts in a batch."""
 
     spans: Spans
     sizes: Rows
@@ -145,8 +145,8 @@ def begin_copy(source: Bytes, spans: Spans, out: torch.Tensor, places: Rows) -> 
 
     Args:
         source: uint8[n].
-        out: uint8[n], contiguous; complete when what is returned was waited for.
-        places: int64[B], where each begins in out.
+        out: uint8[n], contiguous; complete once the returned copies were waited for.
+        places: int64[B], the start of each in out.
     """
     threads, into, copier = torch.get_num_threads(), out.numpy(), span_copier() or _copy
     size_bytes = int(spans.sizes.sum())

@@ -1,4 +1,4 @@
-"""Which rows a rank takes when: the orders of epochs, ranks, steps and their sizes, and the state of a loop.
+"""The rows of each rank and step: the orders of epochs, ranks, steps and their sizes, and the state of a loop.
 
 Reads no pixel, starts no thread and knows no device.
 """

@@ -35,7 +35,7 @@ class Progress:
 class Epochs:
     """Plans the epochs of one loader, and begins them one after the other.
 
-    next: epoch and position where the next `iter` begins.
+    next: epoch and position at which the next `iter` begins.
     progress: of the newest iterator, which keeps it up to date.
     plan: of the newest epoch that began; before the first one, of the next epoch.
 

@@ -33,9 +33,9 @@ class PlannedBatch(NamedTuple):
 class EpochPlan:
     """Describes an epoch of one of our orders, as one rank takes it.
 
-    orders: what decides the orders of all epochs, with `seed`.
-    cut: rank, world size and rows a batch, and where each step is.
-    number: of the epoch. position: where a pass over it begins, of all ranks.
+    orders: with `seed`, the orders of all epochs.
+    cut: rank, world size and rows a batch, which divide the order into steps.
+    number: of the epoch. position: the start of a pass over it, counted over all ranks.
     """
 
     orders: Orders

@@ -1,4 +1,4 @@
-"""What a process holds of a store at a URL: it reads blocks from the cache, and asks its fetcher for those that are not there.
+"""A process's view of a store at a URL: reads blocks from the cache, and asks its fetcher for missing ones.
 
 The fetcher is a process of its own, since the runtime of obstore does not survive a fork.
 """

@@ -36,13 +36,13 @@ class RandomAffine(RowTransform):
 
     Args:
         degrees: v draws the angle from -v to v, (low, high) from low to high; clockwise.
-        translate: largest shift as a share of the width and of the height, each 0..1; in whole pixels. None: none.
+        translate: largest shift as a share of the width and of the height, each 0..1; in whole pixels. None: no shift.
         scale: lowest and highest factor, above 0. None: 1.
-        shear: degrees; v along x from -v to v, (low, high) along x, or four numbers, the last two along y. None: none.
+        shear: degrees; v along x from -v to v, (low, high) along x, or four numbers, the last two along y. None: no shear.
         interpolation: "nearest" or "bilinear".
         fill: level beyond the image, one for each channel, or a dict of both as torchvision takes it; masks get 255.
         center: (x, y) in pixels from the upper left corner; None: the middle.
-        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+        seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
         ValueError: an argument is not one of these.
@@ -100,7 +100,7 @@ class RandomRotation(RowTransform):
         expand: False alone: True would give every image of a batch another size.
         center: (x, y) in pixels from the upper left corner; None: the middle.
         fill: level beyond the image, one for each channel, or a dict of both as torchvision takes it; masks get 255.
-        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+        seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
         ValueError: an argument is not one of these.

@@ -134,7 +134,7 @@ class ColorJitter(LevelTransform):
         brightness, contrast, saturation: v draws the factor from max(0, 1 - v) to 1 + v, (low, high) from low to high;
             None or 0 leaves it out.
         hue: v draws from -v to v, (low, high) from low to high, within -0.5..0.5 of a full turn of colors.
-        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+        seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
         ValueError: a factor is below 0, hue is outside its limits, or the first of two is the larger one.

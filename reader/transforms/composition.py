@@ -56,7 +56,7 @@ class Compose(TransformGroup):
     flip become one pass over the pixels, and so do neighbors that change colors.
 
     Args:
-        transforms: called in this order, each with what the one before it returned.
+        transforms: called in this order, each with the result of the one before it.
 
     Raises:
         ValueError: there are none.
@@ -86,7 +86,7 @@ class RandomApply(TransformGroup):
     Args:
         transforms: they must not change the size of images.
         p: 0..1.
-        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+        seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
         ValueError: there are none, or p is not a probability.
@@ -134,7 +134,7 @@ class RandomChoice(TransformGroup):
     Args:
         transforms: one of them is called.
         p: how likely each is, relative to the sum; None: all alike.
-        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+        seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
         ValueError: there are none, or p is not one number of 0 or more for each.

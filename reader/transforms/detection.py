@@ -43,7 +43,7 @@ class ScaleJitter(ViewTransform):
         target_size: the two sides, pixels, as torchvision reads them.
         scale_range: lowest and highest factor.
         interpolation: "bilinear".
-        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+        seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
         ValueError: target_size are not two sides of 1 or more pixels, scale_range not two factors above 0, the smaller one first,
@@ -90,9 +90,9 @@ class RandomShortestSize(ViewTransform):
 
     Args:
         min_size: lengths of the shorter side, pixels.
-        max_size: limit of the longer side, pixels; None: none.
+        max_size: limit of the longer side, pixels, or None.
         interpolation: "bilinear".
-        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+        seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
         ValueError: a length is not 1 or more pixels, there are none, or the interpolation is another.
@@ -137,8 +137,8 @@ class FixedSizeCrop(ViewTransform):
 
     Args:
         size: pixels, or (height, width).
-        fill: level of what is filled, or one for each channel.
-        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+        fill: level of filled pixels, or one for each channel.
+        seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
         ValueError: size is not 1 or more pixels.

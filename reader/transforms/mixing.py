@@ -47,7 +47,7 @@ class RandomErasing(RowTransform):
         scale: lowest and highest area of the rectangle, as a share of the image's, 0..1.
         ratio: lowest and highest height / width of it.
         value: level, 0..255, one for each channel, or "random": noise, with the mean and deviation of photographs.
-        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+        seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
         ValueError: an argument is not one of these.
@@ -178,9 +178,9 @@ class MixUp(_PairMix):
 
     Args:
         alpha: above 0, finite.
-        num_classes: how many targets there are; not needed where targets have a column for each class.
+        num_classes: the number of classes; not needed if targets have a column for each class.
         label_smoothing: share of each target that all classes get alike.
-        seed: with the loader's seed, the epoch and the position, determines what is drawn for a batch.
+        seed: with the loader's seed, the epoch and the position, determines the random numbers of a batch.
 
     Raises:
         ValueError: alpha, num_classes or label_smoothing is out of range.
@@ -223,9 +223,9 @@ class CutMix(_PairMix):
 
     Args:
         alpha: above 0, finite.
-        num_classes: how many targets there are; not needed where targets have a column for each class.
+        num_classes: the number of classes; not needed if targets have a column for each class.
         label_smoothing: share of each target that all classes get alike.
-        seed: with the loader's seed, the epoch and the position, determines what is drawn for a batch.
+        seed: with the loader's seed, the epoch and the position, determines the random numbers of a batch.
 
     Raises:
         ValueError: alpha, num_classes or label_smoothing is out of range.

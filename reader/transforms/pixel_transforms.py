@@ -101,7 +101,7 @@ class RandomGrayscale(_WithProbability):
 
     Args:
         p: probability, 0 to 1.
-        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+        seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
         ValueError: p is not a probability.
@@ -118,7 +118,7 @@ class RandomInvert(_WithProbability):
 
     Args:
         p: probability, 0 to 1.
-        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+        seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
         ValueError: p is not a probability.
@@ -132,9 +132,9 @@ class RandomSolarize(_WithProbability):
     """Invert all levels from a threshold on, in each image with probability p.
 
     Args:
-        threshold: 0..255; what is at least as light is inverted.
+        threshold: 0..255; levels from it on are inverted.
         p: probability, 0 to 1.
-        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+        seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
         ValueError: threshold is above 255, or p is not a probability.
@@ -155,7 +155,7 @@ class RandomPosterize(_WithProbability):
     Args:
         bits: 0..8, how many.
         p: probability, 0 to 1.
-        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+        seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
         ValueError: bits are not 0 to 8, or p is not a probability.
@@ -175,7 +175,7 @@ class RandomEqualize(_WithProbability):
 
     Args:
         p: probability, 0 to 1.
-        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+        seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
         ValueError: p is not a probability.
@@ -190,7 +190,7 @@ class RandomAutocontrast(_WithProbability):
 
     Args:
         p: probability, 0 to 1.
-        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+        seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
         ValueError: p is not a probability.
@@ -205,7 +205,7 @@ class RandomAdjustSharpness(_WithProbability):
     Args:
         sharpness_factor: 0 smooths, 1 changes nothing, 2 sharpens as much as 0 smooths.
         p: probability, 0 to 1.
-        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+        seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
         ValueError: sharpness_factor is negative, or p is not a probability.
@@ -225,7 +225,7 @@ class GaussianBlur(LevelTransform):
     Args:
         kernel_size: pixels, odd: one number, or (width, height), as torchvision's kernels read it.
         sigma: standard deviation in pixels, or lowest and highest.
-        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+        seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
         ValueError: kernel_size is not odd and positive, or sigma is not above 0 with the smaller one first.

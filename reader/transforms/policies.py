@@ -106,7 +106,7 @@ class RandAugment(Policy):
         num_magnitude_bins: how many strengths there are.
         interpolation: "nearest" or "bilinear", of what shears, shifts and rotates.
         fill: level beyond the image, or one for each channel; None: 0.
-        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+        seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
         ValueError: an argument is not one of these.
@@ -152,7 +152,7 @@ class TrivialAugmentWide(Policy):
         num_magnitude_bins: how many strengths there are.
         interpolation: "nearest" or "bilinear", of what shears, shifts and rotates.
         fill: level beyond the image, or one for each channel; None: 0.
-        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+        seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
         ValueError: an argument is not one of these.
@@ -184,7 +184,7 @@ class TimmRandAugment(Policy):
             mmax its limit, n2 how many operations, p0.5 how likely each is, inc1 those that grow with the strength.
         interpolation: "nearest" or "bilinear", of what shears, shifts and rotates.
         fill: level beyond the image, or one for each channel: timm's is the mean that it normalizes by.
-        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+        seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
         ValueError: config_str has a section that is none of these.

@@ -61,7 +61,7 @@ class RandomHorizontalFlip(_RandomFlip):
 
     Args:
         p: 0..1.
-        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+        seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
         ValueError: p is not a probability.
@@ -87,7 +87,7 @@ class RandomVerticalFlip(_RandomFlip):
 
     Args:
         p: 0..1.
-        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+        seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
         ValueError: p is not a probability.
@@ -119,7 +119,7 @@ class RandomCrop(ViewTransform):
         pad_if_needed: pad images that are smaller than size until they are not.
         fill: level of constant padding, one for each channel, or a dict of both as torchvision takes it; masks get 255.
         padding_mode: "constant", "edge", "reflect" or "symmetric", see Pad.
-        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+        seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
         ValueError: size is not 1 or more pixels, or padding is negative.
@@ -185,7 +185,7 @@ class RandomResizedCrop(ViewTransform):
         scale: lowest and highest area of the box, as a share of the image's.
         ratio: lowest and highest width / height of the box.
         interpolation: "bilinear" or "bicubic".
-        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+        seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
         ValueError: size is not 1 or more pixels, or scale or ratio are not two numbers above 0, the smaller one first,

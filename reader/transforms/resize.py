@@ -93,7 +93,7 @@ class Resize(ViewTransform):
     Args:
         size: (height, width), or pixels of the shorter side.
         interpolation: "bilinear" or "bicubic".
-        max_size: limit of the longer side, pixels, where size is the shorter one; None: none.
+        max_size: limit of the longer side, pixels, if size is the shorter one; or None.
 
     Raises:
         ValueError: size is not 1 or more pixels, interpolation is neither of these, or max_size is not above size.

@@ -42,7 +42,7 @@ class View:
         host: its rows and sizes on the host, to draw for.
         regions: the new images.
         content: int64[B, 4] x0, y0, x1, y1 of the new images that is image; None: all of them.
-        extras: those of the new images, but for masks, which are the source's.
+        extras: of the new images, except masks, which are the source's.
         size: height and width of all new images, which then become an ImageBatch; None: they have sizes of their own.
     """
 

@@ -61,7 +61,7 @@ class MultiCrop(MultiView):
         global_scale, local_scale: lowest and highest area of the box, as a share of the image's.
         interpolation: "bilinear", or "bicubic" (as DINO).
         global_transform, local_transform: what changes each view, or a list with one for each of them.
-        seed: with the loader's seed, the epoch, the position and the row, determines what is drawn.
+        seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
         ValueError: there is no view, another number of transforms, or MixUp or CutMix is among them.

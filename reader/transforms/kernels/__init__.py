@@ -1,4 +1,4 @@
-"""What transforms compute of pixels, for whole batches: torchvision's operations, and boxes that are cut and resized.
+"""The computations of transforms on pixels, for whole batches: torchvision's operations, and boxes that are cut and resized.
 
 Know no randomness and no labels.
 """

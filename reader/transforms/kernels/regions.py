@@ -33,11 +33,11 @@ class Regions(NamedTuple):
     """The region of each image that becomes its new image; in numpy, whose operators of few numbers are the faster ones.
 
     Attributes:
-        images: int64[B, 3], the byte where an image begins, its height and width.
+        images: int64[B, 3], the first byte of an image, its height and width.
         boxes: int64[B, 4] x0, y0, x1, y1 in the image, which are resized, bilinear and antialiased.
         sizes: int64[B, 2], the width and height that they are resized to.
         windows: int64[B, 4] x0, y0, x1, y1 in the resized boxes, the new images; may reach beyond them.
-        flags: int64[B], bicubic or nearest instead, and what is mirrored or upside down in the end.
+        flags: int64[B], bicubic or nearest in place of bilinear, and flips of the result.
         fill: the level beyond the boxes, or one for each channel.
         mask_fill: the class there.
     """

@@ -14,7 +14,7 @@ def warped(images: torch.Tensor, lines: torch.Tensor, interpolation: str, fill: 
 
     Args:
         images: uint8[B, C, H, W].
-        lines: of x and y what the new x, y and 1 count; those from the middle, in pixels.
+        lines: the weights of the new x, y and 1 in the old x and y, in pixels from the middle.
         interpolation: "nearest" or "bilinear".
         fill: level beyond, or one for each channel; None: 0, by which what is bilinear is not weighted.
     """
