@@ -81,7 +81,7 @@ class ShapeOptions(_Options):
         records="always",
     )
     crop_fraction: float = option(
-        1.0, values.number(0.05, 1, kind=float), "Share of the image that it keeps.", "F", records="always"
+        1.0, values.number(0.05, 1, kind=float), "Share of the image that a crop keeps.", "F", records="always"
     )
     resample: str = option(
         "bilinear",
@@ -117,7 +117,7 @@ class RowOptions(ShapeOptions):
     )
     exact: bool = option(False, values.flag, "Never decode JPEGs at a reduced size.", records="always")
     requantize: int | None = option(
-        None, values.quality, "Pack what JPEGs decode to after ffmpeg -q:v Q.", "Q", records="given"
+        None, values.quality, "Encode JPEGs by ffmpeg -q:v Q, and pack these.", "Q", records="given"
     )
     compress: int | None = option(
         None,
@@ -147,7 +147,7 @@ class LabelOptions(_Options):
     path_column: str | None = option(None, values.text, "Column of a table with the path.", "NAME")
     target_column: str | None = option(None, values.text, "Column with the target, or several.", "NAME,...")
     extension: str | None = option(None, values.text, "Added to the paths of a list that lack it.", ".EXT")
-    label_separator: str | None = option(None, values.text, "What is between several labels in a cell.", "TEXT")
+    label_separator: str | None = option(None, values.text, "Separator of several labels in a cell.", "TEXT")
     boxes: str | os.PathLike[str] | None = option(
         None, values.path, "Boxes: COCO's json, or a folder of YOLO's .txt.", "JSON|DIR"
     )

@@ -18,7 +18,7 @@ from packer.cli.output import say, say_json
 )
 @JSON
 def bench(out: str, batch_size: int, seconds: float, as_json: bool) -> int:
-    """Time reading the store OUT against this machine's memory and disk.
+    """Time reading the store OUT, beside memory and the disk.
 
     MemmapLoader and torch's DataLoader, beside copying the rows, and reading them from the disk.
 

@@ -31,7 +31,7 @@ def build(images: tuple[str, ...], out: str, output: Output, **options: Any) -> 
     with output.progress() as bar:
         report = pack(images, out, **options, progress=bar.update)
     text = messages.summary(report)
-    # of a pack that finds its store finished, the seconds are none
+    # 0 seconds for a pack that finds its store finished
     if report.seconds and not report.too_many_rejects and not report.part:
         text = f"{text}\n{messages.next_step(report, images[0])}"
     return output.packed(report, text, options["max_rejects"])

@@ -17,7 +17,7 @@ from packer.cli.output import EXIT_FAILED, Output, say, say_json
 @click.option("--rows", type=click.IntRange(1), default=64, metavar="N", help="Rows to compare.")
 @answers
 def compare(images: str, out: str, rows: int, output: Output) -> int:
-    """Compare the store OUT with IMAGES as Pillow and torchvision give them.
+    """Compare the store OUT with IMAGES, decoded by Pillow.
 
     IMAGES are decoded whole, then resized and cropped by the options of the pack. Reports how many levels of 255 pixels differ,
     whether classes, their order and the numbers of images are the same, and what explains a difference. Exit code 1 if anything

@@ -15,7 +15,7 @@ from packer.cli.output import ProgressBar, say, say_json
 @click.argument("out", type=StorePath())
 @JSON
 def info(out: str, as_json: bool) -> int:
-    """Show what the store OUT holds, how it was made, and what its sources were.
+    """Show the content, options and sources of the store OUT.
 
     OUT may also be a folder of splits. Of a pack that has not finished, out.packing, it says how far that
     is and which line continues it, with exit code 1. Reads no pixels.

@@ -17,7 +17,7 @@ from packer.cli.output import Output
 @options_of("classes", "overwrite")
 @answers
 def merge(stores: tuple[str, ...], out: str, output: Output, **options: Any) -> int:
-    """Copy the rows of several stores into the store OUT, without decoding.
+    """Copy the rows of several stores into OUT, without decoding.
 
     Folders of splits are merged split by split. STORES must have been packed with the same options and decoders. If their class
     lists differ, OUT has the longest list if that has all classes, otherwise all names, sorted. With --overwrite, OUT may be one

@@ -16,7 +16,7 @@ from packer.cli.output import Output
 @options_of("size", "fit", "max_size", "channels", "workers")
 @JSON
 def plan(images: str, as_json: bool, **options: Any) -> int:
-    """Count the sizes of IMAGES by their headers, and show what each way to pack them takes.
+    """Show the disk use of each way to pack IMAGES, from headers.
 
     \b
     Examples:

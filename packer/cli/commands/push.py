@@ -38,7 +38,7 @@ def push(out: str, url: str, overwrite: bool, output: Output) -> int:
 @click.argument("out", type=StorePath())
 @answers
 def pull(url: str, out: str, output: Output) -> int:
-    """Copy the store at URL to OUT, and compare every byte with its checksum.
+    """Copy the store at URL to OUT, and check every byte.
 
     The same command continues an interrupted pull. If URL holds splits, each store is copied below OUT by its name.
 

@@ -21,7 +21,7 @@ from packer.cli.output import EXIT_REJECTS, Output, fail
 @options_of("workers", "max_rejects")
 @answers
 def requantize(images: str, dest: str, output: Output, **options: Any) -> int:
-    """Convert a folder of JPEGs to smaller ones in DEST, by ffmpeg's -q:v.
+    """Convert JPEGs of a folder to smaller ones in DEST, by ffmpeg.
 
     Folders and names stay. Other files, and JPEGs that FFmpeg would convert on the way, are in DEST unchanged; broken images are
     skipped, recorded and summed up. EXIF orientation is kept. IMAGES never changes. The same line

@@ -19,7 +19,7 @@ from reader.format.filesystem import absolute_path, error_path
 @click.option("--count", type=click.IntRange(1, 10_000), metavar="N", default=TILES, help="Tiles of the sheet.")
 @click.option("-o", "--output", type=StorePath(), metavar="PNG", help="The PNG to write, OUT-sheet.png without it.")
 def show(out: str, rows: str | None, count: int, output: str | None) -> int:
-    """Draw rows of the store OUT into a PNG, with their boxes and masks.
+    """Draw rows of the store OUT into a PNG, with boxes and masks.
 
     Of a folder of splits, into one PNG for each: FILE-train.png and so on.
 

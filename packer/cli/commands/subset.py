@@ -24,7 +24,7 @@ from packer.errors import OptionsError
 @options_of("overwrite")
 @answers
 def subset(store: str, out: str, names: tuple[str, ...], output: Output, **options: Any) -> int:
-    """Copy some rows of STORE into the store OUT, without decoding.
+    """Copy some rows of STORE into OUT, without decoding.
 
     If STORE is a folder of splits, rows of each split are copied below OUT. With --class or --classes, OUT has these
     classes only, numbered in this order; otherwise it has the classes of STORE. Rows keep their order. With --overwrite, OUT

@@ -15,7 +15,7 @@ from packer.options import LabelOptions, WorkerOptions
 @click.command()
 @takes_images(*names_of(LabelOptions), *names_of(WorkerOptions))
 def update(images: tuple[str, ...], out: str, output: Output, **options: Any) -> int:
-    """Bring the store OUT up to date with IMAGES, decoding what has changed.
+    """Update the store OUT from IMAGES, decoding changed ones only.
 
     OUT becomes what a new pack of IMAGES would make, byte for byte. Every image is read. One whose bytes have not changed keeps
     its row; the others are decoded, with the options, columns and class list that OUT was packed with. Give paths again:

@@ -15,7 +15,7 @@ from reader.format.filesystem import size_text
 @click.argument("out", type=StorePath())
 @answers
 def verify(out: str, output: Output) -> int:
-    """Check the store OUT: its structure, all digests, then every block's checksum.
+    """Check the store OUT: structure, digests, then every block.
 
     OUT may also be a folder of splits. Changes nothing.
 
