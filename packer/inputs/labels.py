@@ -22,7 +22,7 @@ MOST_FLOAT32 = 3.4028235677973362e38
 # a leading zero makes a name: 007 is not 7
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|-?inf")
-# what a column of one label in 0 and 1 holds
+# cells of a column that is one label, as 0 and 1
 _FLAGS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 _SEPARATORS = (",", ";", "|", " ")
 

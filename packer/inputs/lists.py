@@ -116,7 +116,7 @@ def _taken(names: Paths, lines: array[int], options: InputOptions, unit: str, im
     taken = array("q", (index for index, name in enumerate(names) if options.extension or is_image(name)))
     if not taken and (path := next(filter(is_image, re.split(r"[\s,;]", names[0])), "")):
         raise ScanError(
-            f"the lines of {images} are taken for paths, and {names[0]!r} is none: it looks like the path {path!r} and a label."
+            f"the lines of {images} are taken for paths, and {names[0]!r} looks like the path {path!r} and a label."
             " Give labels in a .csv file whose first line is path,label."
         )
     if not taken:

@@ -129,7 +129,7 @@ def divided(inputs: Inputs, *, is_wrapped: bool = True, is_sorted: bool = False)
             names = inputs.paths
             chosen = sorted(chosen, key=lambda i: _folder_order(names[i][len(inside) :]))
         found[split] = inputs.chosen(array("q", chosen), below=len(inside))
-        # what is said of all is said once
+        # one note for all
         inputs.notes, inputs.ignored = [], 0
     beside = len(inputs) - sum(map(len, found.values()))
     if beside:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _CODES = {"int64": "q", "int32": "i", "float32": "f", "float64": "d", "uint8": "B", "bool": "B"}
 # Decoded at once by a loop.
 _TOGETHER = 1024
-# Keeps what is no character, as in names that are no UTF-8.
+# Keeps bytes that are no characters, as in names that are no UTF-8.
 _ERRORS = "surrogatepass"
 
 
@@ -54,7 +54,7 @@ class Paths(Sequence[str]):
 
     def escaped_bytes(self) -> int:
         """Return the most bytes that they take in a journal."""
-        # what is not ASCII is escaped twice: "é" is \\\\u00e9
+        # non-ASCII text is escaped twice: "é" is \\\\u00e9
         return len(self._data) * (1 if self._data.isascii() else 7)
 
     @overload
@@ -162,14 +162,14 @@ class Inputs:
     identity: str = ""
     # how targets, classes and boxes were read, as the manifest records it: names of columns, digests, no path
     labels: dict[str, object] = field(default_factory=dict)
-    # what the user should know of the inputs though nothing is wrong with them
+    # sentences for the user about valid inputs
     notes: list[str] = field(default_factory=list)
-    # IMAGES as the user named it, for the command that resumes a pack; none of a dataset
+    # IMAGES as the user named it, for the command that resumes a pack; () for a dataset
     images: tuple[str, ...] = ()
     # object storage only, instead of root: the URL, and of each input as listed its size, its version and 0
     url: str = ""
     states: Column = field(default_factory=lambda: Column("int64", 3))
-    # the folders and archives that they and their masks are in; none of object storage
+    # the folders and archives of inputs and masks; () for object storage
     roots: tuple[str, ...] = ()
 
     @property

@@ -181,8 +181,8 @@ def _kind_of_one(source: str) -> str:
         )
     if path.suffix.lower() == ".txt":
         raise ScanError(
-            f"{path} is a text file. If each line is a path: pack - OUT < {path}; if it is a path and a label, write them to a"
-            " .csv, with path,label as its first line."
+            f"{path} is a text file. If lines are paths: pack - OUT < {path}; if path and label, write them to a .csv, with"
+            " path,label as its first line."
         )
     if kind is None:
         raise ScanError(f"{path} is a file. Expected {_EXPECTED}; its parent folder can be packed.")

@@ -30,7 +30,7 @@ from packer.store.state import UPDATE, resolved_out
 from packer.text import names_difference, some
 from reader.format.manifest import Manifest
 
-# Options of labels that an update takes from the store where they are not given.
+# Options of labels that an update takes from the store unless they are given.
 _FROM_STORE = ("target_column", "path_column", "extension", "label_separator")
 
 
@@ -133,9 +133,8 @@ def _check_classes(out: Path, before: Manifest, now: Inputs, options: UpdateOpti
     what = names_difference(old, new) or "in another order"
     if moved and options.classes is None:
         raise PackError(
-            f"classes would have other numbers than in {out}: {some(moved)} ({what}). To keep them, give"
-            f" {Option('classes', out)}, or a file with its names in their order and new ones behind them; for those of"
-            f" a fresh pack, pack again with {OVERWRITE}."
+            f"classes would have other numbers than in {out}: {some(moved)} ({what}). Keep them by {Option('classes', out)},"
+            f" or a file with its names, then new ones; or pack again with {OVERWRITE}."
         )
     if old == new:
         return []

@@ -366,13 +366,13 @@ def test_odd_names_survive_nul_separated(tmp_path: Path, feed: Feed) -> None:
         (
             "-",
             b"img/t0.jpg 0\nimg/t1.jpg 1\n",
-            r"taken for paths, and 'img/t0\.jpg 0' is none: it looks like the path 'img/t0\.jpg' and a label\. Give labels in a"
+            r"taken for paths, and 'img/t0\.jpg 0' looks like the path 'img/t0\.jpg' and a label\. Give labels in a"
             r" \.csv file whose first line is path,label",
         ),
         (
             "-",
             b"t0.jpg,0\nt1.jpg,1\n",
-            r"taken for paths, and 't0\.jpg,0' is none: it looks like the path 't0\.jpg' and a label",
+            r"taken for paths, and 't0\.jpg,0' looks like the path 't0\.jpg' and a label",
         ),
     ],
 )

@@ -187,8 +187,8 @@ def test_classes_of_rows_that_stay_keep_their_numbers_or_it_is_refused(
     refused(
         images,
         out,
-        rf"^classes would have other numbers than in .*out: {text}\. To keep them, give classes='.*out', or a file with"
-        r" its names in their order and new ones behind them; for those of a fresh pack, pack again with overwrite=True\.$",
+        rf"^classes would have other numbers than in .*out: {text}\. Keep them by classes='.*out', or a file with"
+        r" its names, then new ones; or pack again with overwrite=True\.$",
     )
     numbers = tmp_path / "classes.txt"
     numbers.write_text("\n".join([*MemmapDataset(out).classes, new]))
