@@ -19,7 +19,7 @@ from reader.format.values import INT32_MOST, INT64_MOST, Json, integer, is_numbe
 
 _REMEDY = "Copy the store again, or pack again."
 _SHA256 = re.compile("[0-9a-f]{64}").fullmatch
-# What a line says of how its row was decoded, where it says it: a test, and in words.
+# Optional fields of a line on the decoding of its row: a test, and the expected value in words.
 _DECODING: dict[str, tuple[Callable[[Json], bool], str]] = {
     **dict.fromkeys(("decoder", "format", "kept"), (lambda value: type(value) is str, "text")),
     "requantized": (lambda value: type(value) is bool, "true or false"),

@@ -28,7 +28,7 @@ from reader.dataset.dataset import MemmapDataset, check_forms
 
 _log = logging.getLogger("pixpack")
 
-# Who waits looks again after so many seconds.
+# Seconds between two looks of a waiting process.
 _WAIT_SECONDS = 1.0
 # What one run alone decides, and `packed` decides itself.
 _NOT_TAKEN = {
@@ -125,7 +125,7 @@ def _packed_by_one(
         except (DiskFullError, SourceError):
             raise
         except PackError as e:
-            # another process may have finished OUT since this one looked; what is refused twice is refused
+            # another process may have finished OUT since this one looked: try twice
             if str(e) == refused:
                 raise
             refused = str(e)

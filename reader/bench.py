@@ -20,7 +20,7 @@ from reader.format.manifest import PIXELS
 from reader.loading.loader import MemmapLoader
 
 _ROUNDS = 5
-# Rows of so many bytes are measured: more are read no differently.
+# The most bytes of rows to measure: more are read no differently.
 _MOST_BYTES = 1 << 30
 # Below this share of the file in the page cache its first rows are read from the disk, and timed.
 _WARM = 0.5

@@ -95,7 +95,7 @@ def allocated(size_bytes: int) -> npt.NDArray[np.uint8]:
     align, memory = _ALIGNMENT_BYTES, None
     if size_bytes >= _HUGE_PAGE_BYTES:
         align = _HUGE_PAGE_BYTES
-        # not from malloc: what it gives a second time has the small pages of whoever had it before
+        # not from malloc: reused memory has the small pages of its former user
         with contextlib.suppress(OSError, AttributeError):  # numpy says what there is no memory for
             mapped = mmap.mmap(-1, -(-size_bytes // align) * align + align, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             memory = np.frombuffer(mapped, np.uint8)

@@ -20,7 +20,7 @@ from torch.utils.data import Subset
 # Up to this mean difference, in levels, two images show the same in the same place: rounding, a decoder, a filter. Of 100
 # photographs at 224 x 224, no other crop is nearer.
 _SAME_VIEW = 10.0
-# A view explains a difference where it leaves less than this share of it.
+# A view explains a difference if it leaves less than this share of it.
 _EXPLAINED = 0.6
 # Pixels a side at which views are tried.
 _VIEW_SIDE = 112
@@ -78,7 +78,7 @@ def compare(a: Any, b: Any, rows: int = 64) -> CompareReport:
         (one, target), (other, other_target) = _row(a, row_a), _row(b, row_b)
         if all(classes):
             target, other_target = _named(target, classes[0]), _named(other_target, classes[1])
-        # images without labels have none to compare
+        # images without labels have no targets to compare
         if target is not None and not _is_same(target, other_target):
             seen["another target"].append(row_a)
         if one.shape != other.shape:

@@ -20,7 +20,7 @@ from reader.epoch import transform_threads
 
 # Bytes of pixels that are worth a thread of the compiled part.
 COMPILED_THREAD_BYTES = 1 << 18
-# Whether the compiled part transforms, where it is built; else torch does.
+# Whether the compiled part transforms, if it is built; else torch does.
 COMPILED_TRANSFORMS = True
 
 # those for which torch's uint8 kernel has the same arithmetic

@@ -24,9 +24,9 @@ Pixels = npt.NDArray[np.uint8]
 # ISO/IEC 10918-1, table B.1
 _START, _END = b"\xff\xd8", b"\xff\xd9"
 _APP0, _TABLES, _BASELINE, _SCAN = 0xE0, (0xC4, 0xDB), 0xC0, 0xDA
-# In a scan a zero follows each FF that is none.
+# In a scan a zero follows each FF of the data.
 _MARKER = re.compile(rb"\xff[^\0]")
-# Bytes that a scan may have, the first of them unlike the zeros that libjpeg supplies. Behind the last block none is looked at.
+# Bytes that a scan may have, the first of them unlike the zeros that libjpeg supplies. Bytes behind the last block are ignored.
 _FURTHER = bytes(range(254, 0, -1))
 # A JPEG has no checksum of its own: its crc32, little-endian, is behind it.
 _CHECKSUM_BYTES = 4
@@ -96,7 +96,7 @@ def _wrong_size(segment: memoryview, height: int, width: int, channels: int) -> 
 def _decoded_by_pillow(data: memoryview, row: Pixels) -> str:
     try:
         row[:] = _pillow_pixels(data)
-        # where it needs more than its scan has, Pillow makes gray of that without a word
+        # Pillow silently makes gray of blocks that the scan lacks
         if (row != _pillow_pixels(bytes(data[: -len(_END)]) + _FURTHER + _END)).any():
             return "Corrupt JPEG data: premature end of data segment"
     except (OSError, SyntaxError, ValueError) as e:

@@ -136,7 +136,7 @@ def too_many_rejects(report: PackReport, allowed: str) -> str:
 
 def next_step(report: PackReport, images: str) -> str:
     """Write the lines that train from a store, or validation lines if its name or that of IMAGES says val or test."""
-    # of splits, what is trained on comes first
+    # of splits, the one to train on comes first
     store = next(iter(report.splits.values()), report)
     is_train = min(_roles(store.out) or _roles(images), default=ROLES["train"]) == ROLES["train"]
     what, name, shuffle = ("train from", "train", ", shuffle=True") if is_train else ("validate on", "val", "")

@@ -43,7 +43,7 @@ class signals_raise:
 def _raise_signal(to_continue: str, number: int, frame: FrameType | None) -> NoReturn:
     error = KeyboardInterrupt() if number == signal.SIGINT else Terminated()
     while frame is not None:
-        # importlib's callbacks lose what is raised in them. Nothing has to be closed: a killed pack can be resumed too
+        # importlib's callbacks lose exceptions. Nothing has to be closed: a killed pack can be resumed too
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             clear_bars()
             os._exit(report_signal(error, to_continue))

@@ -15,7 +15,7 @@ from reader.system import available_cpus, file_system
 
 _NEEDED = ("click", "numpy", "tqdm")
 _FOR_READING = ("tensordict", "torch")
-# of Pillow's features, those that decode what `pack` takes
+# Pillow's features that decode formats of `pack`
 _FEATURES = ("jpg", "zlib", "webp", "libtiff")
 
 

@@ -276,7 +276,7 @@ def _made(job: _Job, paths: list[str], workers: int) -> Iterator[dict[str, Any]]
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
-        # each of those that were pending shows in a process of its own whether it was that one
+        # run each pending image in a process of its own, to find the one that kills it
         for path in pending.values():
             yield _made_alone(job, path)
 

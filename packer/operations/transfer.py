@@ -84,7 +84,7 @@ def push(
     stores = {copy.folder(split): store for split, store in stores_of(out).items()}
     for store in stores.values():
         check_finished(store)
-    # what is committed is the manifest that the files are checked by, whatever takes the store's place meanwhile
+    # commit the manifest that the files are checked by, even if the store is replaced meanwhile
     contents = {folder: (store / MANIFEST).read_bytes() for folder, store in stores.items()}
     manifests = {folder: parse_content(contents[folder], store / MANIFEST)[0] for folder, store in stores.items()}
     own = {name.split("/")[0] for manifest in manifests.values() for name in (MANIFEST, *manifest.files)}

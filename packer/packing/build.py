@@ -223,7 +223,7 @@ class Build:
                 self._tick()
         finally:
             engine.close()
-            # what is written is kept, also where the pack is interrupted
+            # keep written blocks, even if the pack is interrupted
             if commit is not None:
                 commit.wait()
             if pool is not None:

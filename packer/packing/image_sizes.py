@@ -27,7 +27,7 @@ from reader.system import available_cpus
 _SIZES_CHUNK = 256
 # Chunks that wait for each worker.
 _CHUNKS_AHEAD = 4
-# Headers are nearly always within this; where they are not, all of the file is read.
+# Headers are nearly always within this; else all of the file is read.
 _HEADER_BYTES = 64 << 10
 
 # upright (height, width) -> images

@@ -51,7 +51,7 @@ def pack_by_ray(parts: dict[str, Inputs], to: Folder, options: PackOptions, pack
         own = replace(options, engine="local", workers=1, progress=None)
         numbers = range(1, count + 1)
         done = rejected = 0
-        # the first one alone: what is wrong with all ends it
+        # the first one alone: an error common to all ends it
         for some in (numbers[:1], numbers[1:]):
             tasks = [task.remote(listed, to.out, Part(number, count), own, pack) for number in some]
             for inputs, rejects in _ended(ray, tasks):

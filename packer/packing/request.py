@@ -1,5 +1,5 @@
-"""The request of a pack: options, labels and inputs, as journal and manifest record them. Compares it with a finished OUT, and with
-the blocks of an unfinished one.
+"""The request of a pack: options, labels and inputs, as journal and manifest record them. Compares it with a finished OUT,
+and with the blocks of an unfinished one.
 
 An input is known by its path and label, and its file by size, mtime and ctime. No clock is looked at, no image is opened, and
 nothing is written.

@@ -17,7 +17,7 @@ from packer.pixels import jpeg
 Pair = tuple[int, int]
 # Versions of libjpeg-turbo that decode sound files to equal pixels.
 _OLDEST, _NEWEST = (2, 1), (3, 2)
-# Squares of so many lines fit in uint32.
+# The squares of this many lines add up within uint32.
 _LINES = 256
 # uint8 without gaps, arrays of numpy included
 PixelBytes = bytes | bytearray | memoryview
@@ -41,7 +41,7 @@ class Native:
     row: RowOf | None = None
     resize: ResizeOf | None = None
     sums: SumsOf | None = None
-    # of the libjpeg-turbo that it decodes with; "" where it does not decode
+    # of the libjpeg-turbo that it decodes with; "" if it does not decode
     version: str = ""
     reason: str = ""
     is_missing: bool = False

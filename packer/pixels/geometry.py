@@ -115,7 +115,7 @@ class Geometry:
         if resized == self.row_size(resized):
             return image, self.content(resized)
         left, top = self.origin(resized)
-        # Pillow fills with 0 what a crop takes from outside the picture
+        # Pillow fills parts of a crop outside the picture with 0
         return image.crop((left, top, left + self.width, top + self.height)), self.content(resized)
 
     @property

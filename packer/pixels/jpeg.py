@@ -19,7 +19,7 @@ _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _STANDALONE = frozenset({0x01, *range(0xD0, 0xD9)})
 # EXIF tag 0x0112, in both byte orders, before a type below 256: only then Pillow may find it
 _ORIENTATION_MARKS = (b"\x01\x12\x00", b"\x12\x01")
-# What Pillow looks for in XMP, where it turns.
+# The key in XMP by which Pillow turns a picture.
 _TURNING_XMP = re.compile(rb'tiff:Orientation(?:="|>)[2-8]')
 # that tag, and the type of its value (TIFF 6.0, section 2)
 _ORIENTATION, _SHORT = 0x0112, 3

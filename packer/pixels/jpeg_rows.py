@@ -24,7 +24,7 @@ Pixels = npt.NDArray[np.uint8]
 SQUARED_ERROR = "squared_error"
 # libjpeg's JPEG_MAX_DIMENSION
 _MOST_SIDE = 65_500
-# Differences are squared so many at a time, while they are in the CPU's cache.
+# Differences squared at a time: they stay in the CPU's cache.
 _COMPARED = 1 << 15
 
 

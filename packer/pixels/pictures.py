@@ -44,7 +44,7 @@ class PictureDecoder:
             except JpegError as e:
                 complaint = str(e)
                 if "remature end" in complaint and not header.progressive:
-                    # Pillow fills what is missing with gray where the file has an end marker
+                    # Pillow fills missing data with gray if the file has an end marker
                     raise DecodeError(f"it is cut short ({readable(complaint)})") from e
         return self._pillow_row(data, complaint)
 

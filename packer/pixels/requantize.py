@@ -25,10 +25,10 @@ from packer.pixels.row import Row
 
 HOW_TO_GET = "pip install 'pixpack[ffmpeg]'"
 
-# FFmpeg's names of what it may decode a JPEG to. Others (CMYK, RGB, limited range, 4:1:1) it would convert on the way, each
-# version in its own manner
+# FFmpeg's names of the pixel formats that it may decode a JPEG to. It would convert others (CMYK, RGB, limited range, 4:1:1) on
+# the way, each version in its own manner
 _DECODED = ("yuvj420p", "yuvj422p", "yuvj444p", "gray")
-# what the encoder takes; gray becomes YCbCr whose chroma says nothing
+# the encoder's formats; gray becomes YCbCr with neutral chroma
 _ENCODED = "format=yuvj420p|yuvj422p|yuvj444p"
 _RATE = Fraction(1, 25)
 

@@ -9,7 +9,7 @@ from packer.options import MAX_PIXELS
 
 # As 8 bits of 4 channels of the largest image have uncompressed: a worker has all of it in memory.
 MOST_FILE_BYTES = 4 * MAX_PIXELS
-# Size in bytes, mtime and ctime in ns; -1 each of what is not there.
+# Size in bytes, mtime and ctime in ns; -1 each for a missing file.
 State = tuple[int, int, int]
 NO_STATE: State = (-1, -1, -1)
 # How a member of an archive is compressed: not, with nothing in front of its bytes; and a zip's numbers.

@@ -98,7 +98,7 @@ def read_result(line: Json) -> Result:
 
 
 _COUNTS = ("block", "inputs", "rows", "crc32", "pixel_count", "source_bytes", "size_bytes", "kept")
-# Lists of integers, or of lists of so many.
+# Lists of integers, or of lists of this length.
 _WIDTHS = {
     **dict.fromkeys(("sums", "square_sums", "frames", "mask_values"), 0),
     "shapes": 2,

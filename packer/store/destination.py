@@ -56,7 +56,7 @@ from packer.text import system_reason
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
 from reader.format.splits import FOLDER, staging_path
 
-# What a store has in its folder, and what is there while it is made.
+# Names in a store's folder, and those while it is made.
 _OWN_NAMES = {FOLDER, "_tensordict", "meta.json", SAMPLES, REJECTED, MANIFEST, f".{MANIFEST}.tmp"}
 
 
@@ -369,7 +369,7 @@ class Folder:
                         self._move_in()
                     is_replacing = (out / REPLACING).exists() and not (working / "old").exists()
                     places = (stage, self._replaced_path) if is_replacing else ()
-                    # without a working folder it is none that is being made
+                    # without a working folder it is no store in the making
                     replaced = [place for place in places if published(place) and not (place / FOLDER).exists()]
                     self._tidy(*replaced[:1])
         except OSError as e:

@@ -52,7 +52,7 @@ class Header:
     images: tuple[str, ...] = ("IMAGES",)
     words: tuple[str, ...] = ()
     split: str = ""
-    # what is done with them, a word of the command; "": they are packed
+    # the command's word; "": pack
     command: str = ""
     # of a part: how many of all inputs may be rejected; else empty
     max_rejects: str = ""

@@ -40,7 +40,7 @@ class Lock:
     def __init__(self, folder: Path, *, is_shared: bool = False, out: Path | None = None) -> None:
         self.path, self._out = folder / LOCK, out
         self.content = b"" if is_shared else f"process {os.getpid()} on {socket.gethostname()}".encode()
-        # open, so that no other folder gets its inode number; -1: there is none
+        # open, so that no other folder gets its inode number; -1: no folder
         self._replaced = -1 if out is None or not out.is_dir() else os.open(out, os.O_RDONLY | os.O_DIRECTORY)
         self._descriptor = -1
         try:
@@ -55,7 +55,7 @@ class Lock:
         try:
             fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
-            # opened again: over NFS an open file shows for seconds what it held before
+            # opened again: over NFS an open file shows its old content for seconds
             holder = shown(self.path.read_text(errors="replace")) or "another process"
             raise LockedError(f"{out} is being packed by {holder}. Wait for it, or choose another folder.") from None
         except OSError as e:
@@ -63,7 +63,7 @@ class Lock:
                 f"{self.path} cannot be locked: {system_reason(e)}. It needs a file system with locks (flock): NFS 3 needs"
                 " its lock service (rpc.statd), Lustre the mount option flock."
             ) from None
-        # over NFS also for whatever is read in OUT under the lock: the changes of the previous holder must be visible
+        # over NFS also for reads in OUT under the lock: the changes of the previous holder must be visible
         refresh_names(self.path)
         if not _leads_to(self.path, self._descriptor):
             # opened before its holder removed it: a lock on a file without a name keeps no one out

@@ -85,7 +85,7 @@ def check_reusable(
     recorded, wanted = dict(manifest.options), dict(options)
     if recorded != wanted:
         raise PackError(f"{out} was packed with other options{options_difference(recorded, wanted)}. {again}")
-    # a plugin of Pillow that was not there has decoded none of its rows
+    # a plugin of Pillow that was missing has decoded none of its rows
     live = {name: decoders.get(name) for name in manifest.decoders}
     if manifest.decoders != live:
         raise PackError(

@@ -42,7 +42,7 @@ class RowFiles:
     def __init__(self, out: Path, layout: RowLayout, inputs: Inputs) -> None:
         self._layout, self._all = layout, inputs
         self.rows = self.inputs = self.rejected = self.pixel_count = self.crc32 = 0
-        # of the rows in their file, and of their pixels: the same where they are raw
+        # of the rows in their file, and of their pixels: equal for raw rows
         self.pixel_bytes = self.unpacked_bytes = 0
         self.height, self.width = layout.size or (0, 0)
         # of a dataset that does not name its classes

@@ -198,7 +198,7 @@ class SealedRows(StoredRows):
     """
 
     def __init__(self, out: Path, digest: str) -> None:
-        # opened before the manifest is read, so that they belong together, whatever replaces OUT meanwhile
+        # opened before the manifest is read, so that they belong together even if OUT is replaced meanwhile
         self._lines = open(out / SAMPLES, "rb")  # noqa: SIM115 (open as long as this is)
         self._file = open(out / PIXELS, "rb", buffering=0)  # noqa: SIM115
         self._line_begin = -1

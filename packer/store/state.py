@@ -25,9 +25,9 @@ from reader.format.urls import is_url
 
 # In a stage inside OUT: all that is in it is finished, and being moved out of it.
 MOVING = f"{FOLDER}/moving"
-# In a stage that replaces stores: what is found under its own name, once it is OUT, is what it has replaced.
+# In a stage that replaces stores: once it is OUT, the stage's name leads to the replaced ones.
 REPLACING = f"{FOLDER}/replacing"
-# Of journals: what is done, a word of the command. That of a pull names no blocks.
+# Commands in journals. That of a pull names no blocks.
 PULL, UPDATE = "pull", "update"
 # Of parts that are not packed to their end, as many are named.
 _PARTS_NAMED = 8

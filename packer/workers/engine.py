@@ -23,7 +23,7 @@ from packer.store.blocks import Result, Task
 from packer.store.lock import Lock
 from packer.workers.processes import InFlight, Job, exit_reason, start_context, start_worker
 
-# A worker that holds so many bytes is given nothing more: blocks of images of very different sizes hold far more than 8 MiB.
+# A worker that holds this many bytes gets no further block: blocks of images of very different sizes hold far more than 8 MiB.
 WORKER_HELD_BYTES = 32 << 20
 # Between two looks after the workers.
 ENGINE_POLL_SECONDS = 0.25
@@ -98,7 +98,7 @@ class LocalEngine:
         self._job, self._count, self._inherited = job, workers, inherited
         self._context = start_context()
         self._workers: list[_Worker] = []
-        # those that are not given back, in order, and of these those that a lost worker had
+        # blocks that are not returned yet, in order; `_lost` are those of lost workers
         self._blocks: deque[_Block] = deque()
         # the next ones
         self._coming: deque[Task] = deque()

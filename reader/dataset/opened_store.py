@@ -224,7 +224,7 @@ class OpenedStore:
         """
         self.check_files()
         columns = self.columns(rows, self._names)
-        # before threads unpack what a row says it is
+        # check sizes before threads unpack rows by them
         self.check_rows(rows, columns)
         return (table or self.table).begin(rows, columns, place, memory)
 
@@ -232,7 +232,7 @@ class OpenedStore:
         """Return the place of the pixels: a URL, the file, or its mapping, of which no page is mapped in a worker."""
         if self.remote is not None:
             return InFile(self.remote)
-        # frames are read: what is unpacked is much more
+        # frames are read, not mapped: unpacked rows are much larger
         is_read = is_read or not self.table.is_raw or get_worker_info() is not None
         return InFile(self.files["pixels"]) if is_read else self.in_memory()
 

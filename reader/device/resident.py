@@ -16,7 +16,7 @@ from reader.memory.row_table import CopiedTable
 from reader.memory.spans import Spans, merged
 from reader.rows import Rows
 
-# Mapped memory is copied to a device so much at a time: page faults and copies then take turns.
+# Bytes of mapped memory copied to a device at a time: page faults and copies then take turns.
 DEVICE_COPY_BYTES = 64 << 20
 
 # Wider words make index_select faster: over uint8[B, C, H, W] the same call was up to 5 times slower than over int64 rows.

@@ -99,7 +99,7 @@ def loadable_beside(root: Path) -> list[str]:
 def check_file(path: Path, size_bytes: int) -> None:
     """Raise StoreError unless path is a regular file of exactly size_bytes that may be read."""
     try:
-        # opened: NFS answers for a closed file with what it was a minute ago
+        # opened: of a closed file NFS gives attributes that are a minute old
         with retry_missing(path, lambda: open_regular(path)) as file:
             found = os.fstat(file.fileno()).st_size
     except PermissionError:

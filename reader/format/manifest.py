@@ -418,7 +418,7 @@ def _file_entry(name: str, entries: object) -> FileEntry:
     return FileEntry(size_bytes, digest)
 
 
-# -- what the fields say of each other
+# -- checks of fields against each other
 
 
 def _check_agreement(m: Manifest) -> None:

@@ -23,7 +23,7 @@ class RowValues:
     """Checks the values of rows of one store, by their names in its manifest."""
 
     def __init__(self, manifest: Manifest) -> None:
-        # tensor -> what a value of it is, the least and the most that it may be
+        # tensor -> the name of a value, its least and its most
         self._ranges = dict(_ranges(manifest))
         self._has_content, self._height, self._width = manifest.has_content, manifest.height, manifest.width
         self._has_shapes, self._channels = manifest.has_own_sizes, manifest.channels

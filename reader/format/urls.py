@@ -17,7 +17,7 @@ def is_url(path: str | os.PathLike[str]) -> bool:
 
 def file_path(url: str) -> str:
     """Return the path that a file: URL names: file:///x/run%201 is /x/run 1."""
-    # takes 10 ms to import, and object storage needs none of it
+    # slow to import, and not needed for object storage
     from urllib.parse import urlsplit
     from urllib.request import url2pathname
 

@@ -103,7 +103,7 @@ class Gathering:
             window_end=order.window_end,
             past_cache=past_cache,
             lease=self._ahead_pool.lease,
-            # those that are sent to a device are copied to pinned memory
+            # batches for a device are copied to pinned memory
             is_batch=self._device.type == "cpu",
         )
 
@@ -184,7 +184,7 @@ def _finished(
         if items:
             yield _emptied(items, steps.positions)
         raise
-    # a generator that waits at its yield holds none of them
+    # a generator that waits at its yield must hold no batch
     del batch, item
     yield _emptied(items, steps.positions)
 

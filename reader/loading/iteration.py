@@ -139,7 +139,7 @@ def _feed(source: Generator[Group, None, None], ready: queue.Queue[Any], stopped
     except BaseException as e:  # it belongs to the caller
         last = e
     finally:
-        # what it holds is free before the end shows
+        # free its memory before the end shows
         source.close()
     _put(ready, last, stopped)
 

@@ -36,7 +36,7 @@ BATCH_GROUP_BYTES = 8 << 20
 # A group is queued when all of it is ready: smaller if batches are first transformed on the CPU or sent to a device.
 TRANSFORMED_GROUP_BYTES = 1 << 20
 
-# Batches gathered ahead, each with memory of its own: so many hide any pause, and a number typed wrong takes all memory.
+# The most batches gathered ahead, each with memory of its own: enough to hide any pause; a mistyped number would take all memory.
 _MOST_AHEAD = 1024
 
 

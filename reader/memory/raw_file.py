@@ -35,7 +35,7 @@ READERS = 32
 GAP_BYTES = 128 << 10
 # O_DIRECT wants offset, length and memory at multiples of the disk's logical block: 512 bytes, on some disks 4096.
 _BLOCKS = (512, 4096)
-# Small reads are handed to a thread together, as many as have so many bytes: then that costs little beside them.
+# Small reads are handed to a thread in groups of this many bytes, so that the handing over costs little.
 _TASK_BYTES = 1 << 20
 
 _OPEN_FILES = Path("/proc/self/fd")

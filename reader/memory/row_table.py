@@ -29,7 +29,7 @@ from reader.store import Batch, ImageBatch, RaggedBatch, batch_around
 
 # All that some rows have but their pixels: [B, ...] of each tensor, by its name in the manifest.
 Columns = Mapping[str, torch.Tensor]
-# A thread decodes so many bytes of rows at once: few enough that two batches are shared by all threads.
+# Bytes of rows that a thread decodes at once: few enough that all threads share two batches.
 _PIECE_BYTES = 2 << 20
 
 

@@ -73,7 +73,7 @@ class _Threads(NamedTuple):
 
 
 _threads: dict[tuple[str, int], _Threads] = {}
-# a process that is forked has none of the threads
+# a forked process has no such threads
 os.register_at_fork(after_in_child=_threads.clear)
 
 

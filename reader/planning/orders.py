@@ -21,7 +21,7 @@ SHUFFLE_WINDOW_BLOCKS = 32
 
 Weights = Sequence[float] | torch.Tensor | npt.NDArray[np.floating]
 
-# shuffle=True takes "full" up to so many bytes of pixels: the page cache of a training machine holds them.
+# shuffle=True takes "full" up to this many bytes of pixels: the page cache of a training machine holds them.
 _FULL_BYTES = 64 << 30
 
 

@@ -130,7 +130,7 @@ class SampledPlan(EpochPlan):
 
     def _sampled(self, items: Iterator[Item]) -> Iterator[tuple[list[int], int]]:
         """Yield the rows of each batch, and how many were taken by then; skips those that a resumed epoch has taken."""
-        # each rank skips its share; where they do not divide, some rows come again, and none is left out
+        # each rank skips its share; if they do not divide, some rows come twice, and no row is left out
         taken, skipped, rows = 0, self.position // self.cut.world_size, list[int]()
         for item in items:
             further, is_batch = sampled_rows(item)

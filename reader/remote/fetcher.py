@@ -33,7 +33,7 @@ _CLIENT = {"connect_timeout": "10s", "read_timeout": "20s", "timeout": "120s"}
 # Access is denied, the object ends before the range, or there are no keys and no machine of a cloud has any.
 _FINAL = re.compile(r"status code: (401|403|416)|169\.254\.169\.254")
 _LOOK_SECONDS = 0.01
-# In a cache of fewer, blocks in progress would push out those that are read next.
+# In a smaller cache, blocks in progress would evict those that are read next.
 _FEWEST_BLOCKS = 8
 # Of a cache that is too full, this share is freed at a time: each look lists the folder.
 _FREED = 1 / 16
@@ -76,7 +76,7 @@ class Fetcher:
                 raise StoreError(
                     f"cache_size is {size_text(self._limit)}, expected {_FEWEST_BLOCKS} blocks or more: {least}."
                 )
-            # what is in progress takes a quarter of the cache at most
+            # blocks in progress take at most a quarter of the cache
             requests = min(_REQUESTS, self._limit // (4 * largest))
         self._pool, self._coming, self._guard = (
             ThreadPoolExecutor(requests),
@@ -179,7 +179,7 @@ class Fetcher:
         for pause in (*_PAUSES, None):
             try:
                 found = obstore.get(self._store, name, options={"range": (start, stop)})
-                # one chunk, as more than that is too much: a stranger's server sends what it likes, and without an end
+                # one chunk, and no more: a foreign server may send data without an end
                 return memoryview(next(found.stream(min_chunk_size=stop - start + 1), b""))[: stop - start]
             except FileNotFoundError:
                 raise StoreError(
@@ -283,7 +283,7 @@ def main() -> None:
         except Exception as e:  # its parent raises it
             answer = {"error": str(e) if isinstance(e, StoreError) else f"{type(e).__name__}: {e}"}
         print(json.dumps(answer), flush=True)
-    # what is in progress has no name yet
+    # a block in progress has no name yet
     os._exit(0)
 
 

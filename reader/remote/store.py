@@ -209,7 +209,7 @@ class RemoteAhead(InFile):
                 raise ValueError(
                     f"cache_size is {size_text(remote.limit)}, and shuffle='block' needs {size_text(need)}."
                 )
-            # what is read next must not push out what is read now
+            # blocks read next must not evict blocks read now
             self._most_bytes = min(_AHEAD_BYTES, remote.limit // 4)
 
     def ahead(self, steps: Iterator[Steps]) -> Iterator[Steps]:

@@ -153,7 +153,7 @@ class RandomChoice(TransformGroup):
         if not len(batch):
             return batch
         drawn = float(draw(host_batch(batch), self.seed, CHOICE)[0, 0])
-        # the last limit is 1, whatever the sum is rounded to
+        # the last limit is 1, even if the sum is rounded
         return self.transforms[sum(drawn >= limit for limit in itertools.accumulate(self.p[:-1]))](batch)
 
 

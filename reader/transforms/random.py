@@ -73,7 +73,7 @@ _A_SEED, _AN_EPOCH, _A_POSITION, _A_LOADER, _A_STREAM = (
     0xBF58476D1CE4E5B9,
     0x8CB92BA72F3D8DD7,
 )
-# Of splitmix64's finaliser: by how much it shifts, and what it multiplies by then.
+# The shifts and factors of splitmix64's finaliser.
 _MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 

@@ -163,7 +163,7 @@ class RandomCrop(ViewTransform):
                 f"RandomCrop cuts {self.height} x {self.width} pixels, but the rows have {row_height} x {row_width} and"
                 f" padding of {self.padding.sides}. Take a smaller size or more padding."
             )
-        # inside the content and its padding, or around them where they are smaller
+        # inside the content and its padding, or around smaller ones
         low, high = view.corners[:, :2], view.corners[:, 2:] + sides[:, :2] + sides[:, 2:] - size
         first = np.minimum(np.minimum(low, high).clip(min=0), room)
         last = np.minimum(np.maximum(low, high).clip(min=0), room)

@@ -156,7 +156,7 @@ class View:
         fills = (before.fill, before.mask_fill)
         if fill is not None and reach_beyond(windows, self.sizes):
             if not np.array_equal(before.windows, whole(before.sizes)):
-                # what is around the images already stays as it is
+                # padding that the images have already stays
                 is_around = (before.windows[:, :2] <= 0).all() and (before.windows[:, 2:] >= before.sizes).all()
                 if not is_around or fills != (tuple(fill), mask_fill):
                     return View.from_batch(self, self.batch()).cut(windows, size, fill, mask_fill)
