@@ -35,7 +35,7 @@ _NOT_SUBSAMPLED = 0x11
 
 
 def check_library() -> None:
-    """Raise MissingLibraryError where nothing here decodes: neither the compiled part nor Pillow."""
+    """Raise MissingLibraryError without a decoder: neither the compiled part nor Pillow is here."""
     if compiled_decoder() is None and importlib.util.find_spec("PIL") is None:
         raise MissingLibraryError(
             "rows that are JPEGs need the compiled part of pixpack, or the package Pillow, and neither is installed."
@@ -114,7 +114,7 @@ def _pillow_pixels(data: bytes | memoryview) -> Pixels:
 
 @functools.cache
 def compiled_decoder() -> Callable[..., str] | None:
-    """Return what decodes in the compiled part; None where it is not built."""
+    """Return the compiled decoder, or None if it is not built."""
     try:
         from reader.native import functions
 

@@ -144,7 +144,7 @@ class Geometry:
 
 
 def live_rule() -> dict[str, dict[str, str]]:
-    """Return what a manifest says of the rule: nothing where it is that of the Pillow which it names."""
+    """Return the manifest's entry for the resizing rule; {} for that of the Pillow which it names."""
     return {"resize": {"rule": "pillow-simd"}} if compiled_resize() is not None else {}
 
 

@@ -57,7 +57,7 @@ def _raised(call: Callable[..., object], arguments: tuple[object, ...]) -> BaseE
 
 
 class _Threads(NamedTuple):
-    """Threads of one kind, and what they take pieces from; None ends all."""
+    """Threads of one kind and their queue of pieces; None ends all."""
 
     pieces: SimpleQueue[tuple[Copies, Callable[..., object], tuple[object, ...]] | None]
     started: list[threading.Thread]
