@@ -134,29 +134,42 @@ def too_many_rejects(report: PackReport, allowed: str) -> str:
     )
 
 
-def next_step(report: PackReport, images: str) -> str:
+def next_step(report: PackReport, images: str, has_boxes: bool) -> str:
     """Write the lines that train from a store, or validation lines if its name or that of IMAGES says val or test."""
     # of splits, the one to train on comes first
     store = next(iter(report.splits.values()), report)
     is_train = min(_roles(store.out) or _roles(images), default=ROLES["train"]) == ROLES["train"]
     what, name, shuffle = ("train from", "train", ", shuffle=True") if is_train else ("validate on", "val", "")
+    lines = [
+        f"to {what} it:",
+        "from pixpack import MemmapDataset, MemmapLoader, transforms",
+        f"{name} = MemmapDataset({json.dumps(store.out, ensure_ascii=False)})",
+    ]
+    if has_boxes:
+        flip = "transforms.RandomHorizontalFlip(), " if is_train else ""
+        lines += [
+            f"recipe = transforms.Compose([{flip}transforms.ToDetection()])",
+            f"loader = MemmapLoader({name}, batch_size=4{shuffle}, transform=recipe)",
+            "for images, targets in loader:",
+            f"    {'loss = sum(model(images, targets).values())' if is_train else 'outputs = model(images)'}",
+        ]
+        return "\n  ".join(lines)
     # rows of several sizes are cropped to be one batch
     if store.has_own_sizes:
         transform = f", transform=transforms.{'RandomResizedCrop' if is_train else 'ResizeCenterCrop'}(224)"
     else:
         transform = ", transform=transforms.RandomHorizontalFlip()" if is_train else ""
-    use = "loss = criterion(model(normalize(images)), targets)" if is_train else "outputs = model(normalize(images))"
-    return "\n".join(
-        [
-            f"to {what} it:",
-            "  from pixpack import MemmapDataset, MemmapLoader, transforms",
-            f"  {name} = MemmapDataset({json.dumps(store.out, ensure_ascii=False)})",
-            f"  normalize = transforms.Normalize.from_manifest({name}.manifest)",
-            f"  loader = MemmapLoader({name}, batch_size=256{shuffle}{transform})",
-            "  for images, targets in loader:",
-            f"      {use}",
-        ]
-    )
+    lines.append(f"normalize = transforms.Normalize.from_manifest({name}.manifest)")
+    loader = f"loader = MemmapLoader({name}, batch_size=256{shuffle}{transform}"
+    if not store.classes and store.target_kind == "class" and not store.has_masks:
+        # a tuple would need labels
+        lines += [f"{loader}, as_tuple=False)", "for batch in loader:", "    outputs = model(normalize(batch.images))"]
+    else:
+        targets = 'targets["masks"].long()' if store.has_masks else "targets"
+        outputs = "model(normalize(images))"
+        use = f"loss = criterion({outputs}, {targets})" if is_train else f"outputs = {outputs}"
+        lines += [f"{loader})", "for images, targets in loader:", f"    {use}"]
+    return "\n  ".join(lines)
 
 
 def _roles(path: str) -> list[int]:

@@ -33,5 +33,5 @@ def build(images: tuple[str, ...], out: str, output: Output, **options: Any) -> 
     text = messages.summary(report)
     # 0 seconds for a pack that finds its store finished
     if report.seconds and not report.too_many_rejects and not report.part:
-        text = f"{text}\n{messages.next_step(report, images[0])}"
+        text = f"{text}\n{messages.next_step(report, images[0], has_boxes=options['boxes'] is not None)}"
     return output.packed(report, text, options["max_rejects"])
