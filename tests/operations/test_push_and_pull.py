@@ -94,13 +94,6 @@ def test_another_store_is_refused_and_replaced_with_overwrite(three: list[Path],
     assert pulled(url, tmp_path / "back") == store_bytes(three[1])
 
 
-def test_splits_are_pushed_and_pulled_together(tmp_path: Path, url: str) -> None:
-    make_splits(tmp_path / "images", ("train", "val"), each=3)
-    pack(tmp_path / "images", tmp_path / "out", size=16)
-    push(tmp_path / "out", url)
-    assert pulled(url, tmp_path / "back") == store_bytes(tmp_path / "out")
-
-
 def test_anything_else_at_the_url_is_refused_and_stays(three: list[Path], tmp_path: Path, url: str) -> None:
     push(three[0], f"{url}/train")
     with pytest.raises(OptionsError, match=r"also holds train\. Choose another URL"):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from children import Child
-from conftest import ffmpeg_or_skip, make_splits, make_tree, photo, store_bytes
+from conftest import ffmpeg_or_skip, make_tree, photo, store_bytes
 from PIL import Image
 from redecoding import rows_of_other_sources
 
@@ -98,12 +98,6 @@ def test_orientation_is_all_the_exif_that_stays(mixed: Path, tmp_path: Path) -> 
             assert image.size == (90, 60)
     with Image.open(tmp_path / "tree/class0/000.jpg") as image:
         assert dict(image.getexif()) == {}
-
-
-def test_splits_keep_their_folders(tmp_path: Path) -> None:
-    make_splits(tmp_path / "images", ("train", "val"), classes=2, each=2)
-    assert requantize(tmp_path / "images", tmp_path / "tree", quality=3).requantized == 8
-    assert (tmp_path / "tree/val/class1/001.jpg").is_file()
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ from packer.report import Progress
 from packer.store.parts import Part
 from packer.store.state import check_finished
 from reader import IncompleteStoreError, MemmapDataset
-from reader.format.blocks import read_blocks
 from reader.format.manifest import PIXELS
 
 
@@ -54,25 +53,6 @@ def _pack_parts(images: Path, out: Path, count: int, numbers: Any = None, **opti
     chosen: dict[str, Any] = {"size": 32, "fit": "pad", "workers": 1, "max_rejects": "50%"} | options
     for number in numbers or range(1, count + 1):
         pack(images, out, part=f"{number}/{count}", **chosen)
-
-
-def test_parts_of_rows_with_sizes_of_their_own_are_the_bytes_of_one_pack(
-    images: Path, tmp_path: Path, tune: Tune
-) -> None:
-    # as many inputs a block as have room in it, so that blocks follow from the sizes of all images
-    tune(block_bytes=10_000, least_block_inputs=30)
-    for name in ("class0/001a.jpg", "class1/004.jpg", "class2/007.jpg"):
-        (images / name).write_bytes(b"no image")
-    chosen: dict[str, Any] = {"size": None, "fit": "none", "max_size": "short:30"}
-    pack(images, tmp_path / "reference", workers=1, max_rejects="20%", **chosen)
-    out = tmp_path / "out"
-    _interrupt(images, out, "2/3", **chosen)
-    _pack_parts(images, out, 3, [3, 1, 2], **chosen)
-    report = seal_parts(out, max_rejects="20%")
-    assert unparted_bytes(out) == unparted_bytes(tmp_path / "reference")
-    assert (report.rows, report.rejected, report.has_own_sizes) == (22, 3, True)
-    assert len(read_blocks(out)) > 3
-    assert verify(out).problems == rows_of_other_sources(out, images) == []
 
 
 @given(st.integers(0, 500), st.integers(1, 40))
