@@ -140,7 +140,9 @@ class RowOptions(ShapeOptions):
 class LabelOptions(_Options):
     """Options of lists and labels; an update takes these too."""
 
-    classes: str | None = option(None, values.path, "The class list: a store, or a file of names.", "STORE|FILE")
+    classes: str | os.PathLike[str] | None = option(
+        None, values.path, "The class list: a store, or a file of names.", "STORE|FILE"
+    )
     root: str | os.PathLike[str] | None = option(
         None, values.path, "Folder that relative paths of a list start from.", "DIR"
     )

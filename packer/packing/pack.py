@@ -177,7 +177,7 @@ def _check_libraries(options: PackOptions) -> None:
 
 def _listed(sources: list[str], options: PackOptions) -> dict[str, Inputs]:
     """List the inputs of each split in the order of their rows, with the classes that are imposed on them."""
-    imposed = None if options.classes is None else load_classes(options.classes)
+    imposed = None if options.classes is None else load_classes(os.fspath(options.classes))
     parts = scan(sources, classes=imposed, options=options)
     if options.shuffle is None:
         return parts

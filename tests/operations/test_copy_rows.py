@@ -78,7 +78,7 @@ def test_the_rows_of_some_classes_are_what_packing_these_alone_gives(
 def test_classes_count_in_the_order_in_which_they_are_given(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "out", size=32)
     names = names_file(tmp_path / "names.txt", ["class2", "class0"])
-    pack(part_of(images, tmp_path / "some", ["class0", "class2"]), tmp_path / "alone", size=32, classes=str(names))
+    pack(part_of(images, tmp_path / "some", ["class0", "class2"]), tmp_path / "alone", size=32, classes=names)
     subset(tmp_path / "out", tmp_path / "chosen", classes=names)
     assert content_bytes(tmp_path / "chosen") == content_bytes(tmp_path / "alone")
 
@@ -251,7 +251,7 @@ def test_boxes_and_masks_are_merged_with_room_for_the_most(
 def test_a_list_with_all_classes_is_kept_as_it_is(images: Path, tmp_path: Path) -> None:
     names = names_file(tmp_path / "names.txt", ["zebra", "class2", "class1", "class0"])
     pack(part_of(images, tmp_path / "few", ["class0", "class2"]), tmp_path / "a", size=32)
-    pack(images, tmp_path / "b", size=32, classes=str(names))
+    pack(images, tmp_path / "b", size=32, classes=names)
     merge([tmp_path / "a", tmp_path / "b"], tmp_path / "both")
     assert MemmapDataset(tmp_path / "both").classes == ["zebra", "class2", "class1", "class0"]
     assert rows_of(tmp_path / "both") == rows_of(tmp_path / "a") + rows_of(tmp_path / "b")

@@ -51,7 +51,7 @@ def test_columns_classes_and_digests_are_recorded_and_no_path(images: Path, tmp_
     (tmp_path / "classes.txt").write_text("breed3\nbreed2\nbreed1\nbreed0\n")
     path = listed(images, tmp_path / "list.csv", "name,label,breed", change=lambda name: {"name": name[:-4]})
     how: dict[str, Any] = {"path_column": "name", "target_column": "breed", "extension": ".jpg", "root": images}
-    pack(path, tmp_path / "out", size=32, classes=str(tmp_path / "classes.txt"), **how)
+    pack(path, tmp_path / "out", size=32, classes=tmp_path / "classes.txt", **how)
     manifest = read_manifest(tmp_path / "out")
     digests = {name: manifest.labels[name] for name in ("inputs", "sources")}
     assert manifest_head(manifest)["labels"] == digests | {
@@ -62,7 +62,7 @@ def test_columns_classes_and_digests_are_recorded_and_no_path(images: Path, tmp_
         "target_column": "breed",
     }
     assert str(tmp_path) not in (tmp_path / "out" / MANIFEST).read_text()
-    pack(path, tmp_path / "parts", size=32, classes=str(tmp_path / "classes.txt"), part="1/1", **how)
+    pack(path, tmp_path / "parts", size=32, classes=tmp_path / "classes.txt", part="1/1", **how)
     seal_parts(tmp_path / "parts")
     assert unparted_bytes(tmp_path / "parts") == unparted_bytes(tmp_path / "out")
 
@@ -108,7 +108,7 @@ def test_a_column_that_comes_later_does_not_replace_the_one_that_was_found(image
 def test_a_class_list_that_was_given_stays(images: Path, tmp_path: Path) -> None:
     out, names = tmp_path / "out", tmp_path / "classes.txt"
     names.write_text("class2\nclass0\nclass1\n")
-    pack(images, out, size=32, classes=str(names))
+    pack(images, out, size=32, classes=names)
     before = store_bytes(out)
     names.unlink()
     report = update(images, out)
@@ -128,7 +128,7 @@ def test_a_class_list_that_was_given_stays(images: Path, tmp_path: Path) -> None
         ScanError,
     )
     names.write_text("class2\nclass0\nclass1\nbee\n")
-    assert update(images, out, classes=str(names)).kept == 24
+    assert update(images, out, classes=names).kept == 24
     assert MemmapDataset(out).classes == ["class2", "class0", "class1", "bee"]
 
 
@@ -136,7 +136,7 @@ def test_a_folder_of_yolo_labels_is_read_by_the_list_that_was_given(images: Path
     for image in images.rglob("*.jpg"):
         image.with_suffix(".txt").write_text("1 0.5 0.5 0.5 0.5")
     (tmp_path / "names.txt").write_text("cat\ndog\n")
-    pack(images, tmp_path / "out", size=32, boxes=images, classes=str(tmp_path / "names.txt"))
+    pack(images, tmp_path / "out", size=32, boxes=images, classes=tmp_path / "names.txt")
     before = store_bytes(tmp_path / "out")
     assert update(images, tmp_path / "out", boxes=images).notes == []
     assert store_bytes(tmp_path / "out") == before
@@ -203,7 +203,7 @@ def test_a_list_in_another_order_is_taken_where_it_is_given_and_reported(images:
     out = tmp_path / "out"
     pack(images, out, size=32)
     (tmp_path / "classes.txt").write_text("class1\nclass0\nclass2\n")
-    report = update(images, out, classes=str(tmp_path / "classes.txt"))
+    report = update(images, out, classes=tmp_path / "classes.txt")
     assert report.kept == 24
     assert report.notes == [
         f"{out} has other classes than before (in another order); numbers moved: class0 was 0, now 1, class1 was 1, now 0."
@@ -227,7 +227,7 @@ def test_an_update_that_was_interrupted_resumes_as_it_names(
     tune(least_block_inputs=2)
     out, path = tmp_path / "out", listed(images, tmp_path / "list.csv")
     (tmp_path / "classes.txt").write_text("breed3\nbreed2\nbreed1\nbreed0\n")
-    pack(path, out, size=32, root=images, target_column="breed", classes=str(tmp_path / "classes.txt"))
+    pack(path, out, size=32, root=images, target_column="breed", classes=tmp_path / "classes.txt")
     before = store_bytes(out)
     interrupted(update, path, out, root=images, workers=1)
     words = json.loads((tmp_path / "out.packing/.packing/journal").read_bytes().splitlines()[0][9:])["words"]
