@@ -15,39 +15,47 @@ from kinds import ROWS, MakeStore
 from reader import MemmapDataset
 from reader.format.blocks import read_blocks
 from reader.format.errors import StoreError
-from tests.hostile import second_reader
 from tests.hostile.drafts import FAULTS, make_faulty
 from tests.hostile.mutants import KINDS, Change, make_mutant, mutants
+from tests.hostile.second_reader import Store
 
 
-def found(store: Path, read: Callable[[Path], tuple[int, Callable[[], Any], Callable[[int], bytes]]]) -> list[Any]:
-    """Return "opening" or "blocks" where that is refused, then of each row its pixels, None where they are refused."""
+def found(
+    read: Callable[[], tuple[int, Callable[[], Any], Callable[[int], bytes]]], refusal: type[Exception]
+) -> list[Any]:
+    """Return whether the blocks are taken, then of each row its pixels, None where they are refused; [] where opening is."""
 
-    def tried(call: Callable[[], Any], otherwise: Any) -> Any:
+    def tried(call: Callable[[], Any]) -> Any:
         try:
             return call()
-        except (StoreError, second_reader.Refused):
-            return otherwise
+        except refusal:
+            return None
 
-    if (opened := tried(lambda: read(store), None)) is None:
-        return ["opening"]
+    if (opened := tried(read)) is None:
+        return []
     rows, blocks, pixels = opened
-    return [tried(lambda: bool(blocks()), "blocks"), *(tried(lambda row=row: pixels(row), None) for row in range(rows))]
+    return [tried(lambda: bool(blocks())), *(tried(lambda row=row: pixels(row)) for row in range(rows))]
 
 
-def ours(store: Path) -> tuple[int, Callable[[], Any], Callable[[int], bytes]]:
-    data = MemmapDataset(store, as_tuple=False)
-    return len(data), lambda: read_blocks(store), lambda row: data[row].pixels.numpy().tobytes()
+def ours(store: Path) -> list[Any]:
+    def read() -> Any:
+        data = MemmapDataset(store, as_tuple=False)
+        return len(data), lambda: read_blocks(store), lambda row: data[row].pixels.numpy().tobytes()
+
+    return found(read, StoreError)
 
 
-def theirs(store: Path) -> tuple[int, Callable[[], Any], Callable[[int], bytes]]:
-    data = second_reader.Store(store)
-    return data.rows, data.blocks, data.pixels
+def theirs(store: Path) -> list[Any]:
+    def read() -> Any:
+        data = Store(store)
+        return data.rows, data.blocks, lambda row: data.row(row)["pixels"].tobytes()
+
+    return found(read, Exception)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_readers_take_valid_stores(kind: str, store_of: MakeStore) -> None:
-    one, other = found(store_of(kind), ours), found(store_of(kind), theirs)
+    one, other = ours(store_of(kind)), theirs(store_of(kind))
     assert one == other
     assert (len(one), None in one) == (1 + ROWS, False)
 
@@ -56,7 +64,7 @@ def test_both_readers_refuse_the_same_of_hostile_stores(store_of: MakeStore, tmp
     differ = {}
     for number, fault in enumerate(FAULTS):
         store = make_faulty(store_of(fault.kind), tmp_path / str(number), fault)
-        if (one := found(store, ours)) != (other := found(store, theirs)):
+        if (one := ours(store)) != (other := theirs(store)):
             differ[fault] = one, other
     assert differ == {}
 
@@ -71,6 +79,6 @@ def test_both_readers_refuse_the_same_of_mutants(kind: str, count: int, store_of
     def check(changes: list[Change]) -> None:
         shutil.rmtree(tmp_path / "store", ignore_errors=True)
         store = make_mutant(base, tmp_path / "store", changes)
-        assert found(store, ours) == found(store, theirs)
+        assert ours(store) == theirs(store)
 
     check()

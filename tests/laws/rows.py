@@ -64,17 +64,7 @@ class Files:
 
 
 def _row_in_files(store: second_reader.Store, number: int) -> Row:
-    height, width = store.values("shapes", number)[:2] if store.own else store.sides
-    row: Row = {"pixels": ("uint8", (height, width, store.channels), store.pixels(number))}
-    if store.masks:
-        (begin,) = store.values("mask_offsets", number)
-        pixels = (store.root / second_reader.PIXELS).read_bytes()
-        row["masks"] = ("uint8", (height, width), pixels[begin : begin + height * width])
-    for path, (dtype, shape) in store.tensors.items():
-        name = path.removeprefix("extras/")
-        if name not in ("pixels", "offsets", "shapes", "mask_offsets", "frames"):
-            row[name] = _value(np.array(store.values(path, number), dtype).reshape(shape))
-    return row
+    return {name.removeprefix("extras/"): _value(array) for name, array in store.row(number).items()}
 
 
 def rows_in(found: Any) -> list[Row]:

@@ -23,21 +23,7 @@ Row = dict[str, Any]
 def rows_in_files(path: Path) -> list[Row]:
     """Read all rows of a store by the format's page alone."""
     store = second_reader.Store(path)
-    found = []
-    for number in range(store.rows):
-        height, width = store.values("shapes", number)[:2] if store.own else store.sides
-        pixels = np.frombuffer(store.pixels(number), np.uint8).reshape(height, width, store.channels)
-        row: Row = {"image": pixels.transpose(2, 0, 1)}
-        if store.masks:
-            (begin,) = store.values("mask_offsets", number)
-            content = (path / second_reader.PIXELS).read_bytes()[begin : begin + height * width]
-            row["mask"] = np.frombuffer(content, np.uint8).reshape(height, width)
-        columns = {"targets", "content"} | {name for name in store.tensors if name.startswith("extras/")}
-        for name in columns & store.tensors.keys():
-            dtype, shape = store.tensors[name]
-            row[name] = np.array(store.values(name, number), dtype).reshape(shape)
-        found.append(row)
-    return found
+    return [store.row(number) for number in range(store.rows)]
 
 
 def rows_of(batch: ImageBatch | RaggedBatch) -> list[tuple[int, Row]]:
@@ -45,9 +31,10 @@ def rows_of(batch: ImageBatch | RaggedBatch) -> list[tuple[int, Row]]:
     batch = batch.cpu()
     found = []
     for index, number in enumerate(batch.rows.tolist()):
-        row: Row = {"image": batch.images[index].numpy(), "targets": batch.targets[index].numpy()}
+        image = batch.images[index].numpy().transpose(1, 2, 0)
+        row: Row = {"pixels": image, "targets": batch.targets[index].numpy()}
         if isinstance(batch, RaggedBatch):
-            row |= {} if batch.mask(index) is None else {"mask": batch.mask(index).numpy()}
+            row |= {} if batch.mask(index) is None else {"masks": batch.mask(index).numpy()}
         elif batch.content is not None:
             row["content"] = batch.content[index].numpy()
         if batch.extras is not None:
