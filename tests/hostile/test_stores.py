@@ -12,7 +12,7 @@ from kinds import MakeStore
 
 from reader import MemmapDataset
 from reader.format.errors import StoreError
-from tests.hostile.drafts import FAULTS, NOBODY, OPENING, VERIFY, Fault, make_faulty
+from tests.hostile.drafts import BLOCKS, FAULTS, NOBODY, OPENING, VERIFY, Fault, make_faulty
 from tests.hostile.mutants import KINDS, Change, make_mutant, mutants
 from tests.hostile.watched import Watched
 
@@ -62,6 +62,18 @@ def test_mutants_end_in_a_result_or_a_sentence(
         assert watched.read(store, has_commands=has_commands).failures == []
 
     check()
+
+
+def test_what_opening_refuses_on_a_disk_it_refuses_at_a_url(store_of: MakeStore, tmp_path: Path) -> None:
+    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
+    from reader.remote.fetcher import Fetcher
+
+    for number, fault in enumerate(FAULTS):
+        if fault.who in (OPENING, BLOCKS) and not fault.field.startswith("after/"):
+            store = make_faulty(store_of(fault.kind), tmp_path / str(number), fault)
+            with pytest.raises(StoreError) as refused:
+                Fetcher().open([store.as_uri(), str(tmp_path / "cache"), None, ""])
+            assert str(refused.value).isprintable()
 
 
 @pytest.mark.parametrize(("field", "value"), [("shapes.memmap/i/11", 1), ("shapes.memmap/i/9", -4)])

@@ -9,43 +9,41 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
+import multiprocessing
 import os
 import re
 import resource
 import shutil
-import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from scripts import ROOT
 
 # of the processor: on a busy machine a step waits its turn; `pack verify` takes 4 s for 1 GB of holes
 _MOST_SECONDS = 12.0
 _MOST_BYTES = 1 << 30
 # Of memory that is asked for, used or not: pixels are mapped as memory of this process, several times over.
 _MOST_ASKED_BYTES = 8 << 30
-_MOST_META_BYTES = 64 << 20
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 # sentences, and how far a command is that takes long
 _TALK = re.compile(r"(pack: .*\n|[a-z]+: .* of .*\n)+")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 # what processes of ours send each other
-_OWN = ("packer.", "concurrent.futures.process", "collections")
+_OWN = ("packer.", "concurrent.futures.process", "collections", "pathlib", __name__)
 # event -> which of its arguments is a path that it changes
 _CHANGES = dict.fromkeys(("os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.chmod", "os.rename"), 0)
 _CHANGES |= {"os.link": 1, "os.symlink": 1}
 _PROGRAMS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect", "socket.getaddrinfo"}
-_READY = "ready"
 # proc(5)
 _CLEAR_PEAK = "/proc/self/clear_refs"
+# in the process: what it did that no trial may do
+_caught: io.TextIOBase
 
 
 @dataclass
@@ -70,19 +68,17 @@ class Watched:
     def __init__(self, work: Path, valid: Path) -> None:
         self.own = work / "own"
         self.clear()
-        command, pipe = [sys.executable, "-B", "-m", __name__, str(self.own), str(valid)], subprocess.PIPE
-        with open(work / "errors", "w") as errors:
-            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True, cwd=ROOT)
-        assert self._answer() == _READY
+        context = multiprocessing.get_context("forkserver")
+        self._pool = ProcessPoolExecutor(1, context, initializer=_start, initargs=(self.own, valid))
 
     def read(self, store: Path, *, has_commands: bool = False) -> Trial:
-        """Read a store in every way, and verify it; has_commands: and give it to all other commands."""
+        """Read a store in every way, verify and pull it; has_commands: and give it to all other commands."""
         self.clear()
-        return self._ask("read", str(store), has_commands)
+        return self._pool.submit(_tried, self.own, _Runner.read, store, has_commands).result()
 
     def run(self, words: Sequence[str], stdin: bytes = b"") -> Trial:
         """Run a command in the folder `own`; what it makes there must verify."""
-        return self._ask("run", words, stdin.decode("latin-1"))
+        return self._pool.submit(_tried, self.own, _Runner.run, words, stdin).result()
 
     def clear(self) -> Path:
         """Empty its folder."""
@@ -91,19 +87,7 @@ class Watched:
         return self.own
 
     def close(self) -> None:
-        self._process.communicate()
-
-    def _ask(self, *question: Any) -> Trial:
-        assert self._process.stdin is not None
-        print(json.dumps(question), file=self._process.stdin, flush=True)
-        return Trial(**json.loads(self._answer()))
-
-    def _answer(self) -> str:
-        assert self._process.stdout is not None
-        if not (answer := self._process.stdout.readline()):
-            errors = self.own.with_name("errors").read_text()
-            raise AssertionError(f"the process ended with {self._process.wait()}: {errors[-2000:]}")
-        return answer.rstrip()
+        self._pool.shutdown()
 
 
 @pytest.fixture(scope="session")
@@ -141,24 +125,23 @@ class _Runner:
             self._fail(f"{name}: {seconds:.1f} s of the processor")
         return found
 
-    def read(self, name: str, has_commands: bool) -> None:
+    def read(self, store: Path, has_commands: bool) -> None:
         """Do all of it with one store."""
-        store = Path(name)
         Path(_CLEAR_PEAK).write_text("5")
         used_bytes = _memory("VmRSS")
         self._read(store)
-        code, self.trial.verify = self._command("verify", name)
+        code, self.trial.verify = self._command("verify", str(store))
         if code == 0 and self.refusals:
             self._fail(f"verify accepts what is refused by {self.refusals[0]}")
+        self._command("pull", f"file://{store}", f"{self._own}/pulled")
         if has_commands:
-            self._give(name)
-        self._load_by_tensordict(store)
+            self._give(str(store))
         if (taken := _memory("VmHWM") - used_bytes) > _MOST_BYTES:
             self._fail(f"{taken:,} bytes of memory")
 
-    def run(self, words: list[str], stdin: str) -> None:
+    def run(self, words: Sequence[str], stdin: bytes) -> None:
         """Run a command, then verify what is in its folder."""
-        sys.stdin = io.TextIOWrapper(io.BytesIO(stdin.encode("latin-1")))
+        sys.stdin = io.TextIOWrapper(io.BytesIO(stdin))
         self.trial.code, self.trial.says = self._command(*words, codes=(0, 1, 2, 3))
         if self.trial.code == 0:
             for manifest in self._own.rglob("[!.]*/manifest.json"):
@@ -217,7 +200,6 @@ class _Runner:
         for words in ("info", "info --json", f"show -o {own}/sheet.png", f"compare {store}", f"push file://{own}/url"):
             name, *rest = words.split()
             self._command(name, store, *rest)
-        self._command("pull", f"file://{store}", f"{own}/pulled")
         (self._own / "images/a").mkdir(parents=True)
         self._command("build", f"{own}/images", f"{own}/packed", "--classes", store)
         for name, words in (
@@ -226,16 +208,6 @@ class _Runner:
         ):
             if self._command(name, *words)[0] == 0:
                 self._must_verify(name, f"{own}/out" if name == "subset" else f"{own}/merged")
-
-    def _load_by_tensordict(self, store: Path) -> None:
-        """Load it as FORMAT.md shows; tensordict checks little, and raises what it likes, but runs nothing."""
-        from reader.store import ImageBatch
-
-        found = [path for path in store.rglob("*") if not path.is_dir()]
-        # it would wait for a pipe, and reads meta.json whole
-        if all(path.is_file() and path.stat().st_size < _MOST_META_BYTES for path in found):
-            with contextlib.suppress(Exception):
-                ImageBatch.load_memmap(store, mode="r", allow_pickle=False)
 
 
 def _drain(loader: Any) -> None:
@@ -272,10 +244,10 @@ def _watch(own: Path, log: int) -> None:
     sys.addaudithook(hook)
 
 
-def _main(own: Path, valid: str) -> None:
-    questions, answers = sys.stdin, open(os.dup(1), "w")  # noqa: SIM115 (as long as the process)
-    os.dup2(2, 1)
-    # what is imported and made once is no trial's
+def _start(own: Path, valid: Path) -> None:
+    """Begin to watch this process, once what is imported and made for all trials is there."""
+    global _caught
+    sys.dont_write_bytecode = True
     os.chdir(own)
     _Runner(own).read(valid, True)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 30, 8 << 30))
@@ -283,18 +255,15 @@ def _main(own: Path, valid: str) -> None:
     os.fsync = os.fdatasync = lambda descriptor: None  # type: ignore[assignment]
     log = own.with_name("caught")
     _watch(own, os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
-    caught = open(log)  # noqa: SIM115
+    _caught = open(log)  # noqa: SIM115 (as long as the process)
     asked = _memory("VmData") + _MOST_ASKED_BYTES
     resource.setrlimit(resource.RLIMIT_DATA, (asked, asked))
-    print(_READY, file=answers, flush=True)
-    for line in questions:
-        runner, (name, *given) = _Runner(own), json.loads(line)
-        os.chdir(own)
-        getattr(runner, name)(*given)
-        runner.trial.failures += sorted({*caught.read().splitlines()})
-        print(json.dumps(asdict(runner.trial)), file=answers, flush=True)
-    os._exit(0)
 
 
-if __name__ == "__main__":
-    _main(Path(sys.argv[1]), sys.argv[2])
+def _tried(own: Path, call: Callable[..., None], *given: Any) -> Trial:
+    """Make a trial."""
+    os.chdir(own)
+    runner = _Runner(own)
+    call(runner, *given)
+    runner.trial.failures += sorted({*_caught.read().splitlines()})
+    return runner.trial

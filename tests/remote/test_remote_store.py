@@ -20,7 +20,7 @@ from conftest import Tune, store_bytes
 from range_server import RangeServer
 from torch.utils.data import DataLoader
 
-from packer import pack, push
+from packer import pack, pull, push
 from reader import MemmapDataset, MemmapLoader, StoreError
 from reader.format.filesystem import size_text
 from reader.format.manifest import MANIFEST, PIXELS
@@ -92,6 +92,11 @@ def test_every_way_to_index_gives_the_bytes_of_the_local_store(remote: MemmapDat
         StoreError, match=r"is at a URL, and views are of files here\. Copy it first: pack pull URL OUT"
     ):
         _ = remote.store
+
+
+def test_it_is_pulled_from_a_web_server_as_it_is(range_server: RangeServer, many_blocks: Path, tmp_path: Path) -> None:
+    pull(range_server.url, tmp_path / "out")
+    assert store_bytes(tmp_path / "out") == store_bytes(many_blocks)
 
 
 def test_a_pushed_split_is_read_from_a_folder(many_blocks: Path, tmp_path: Path) -> None:
@@ -289,6 +294,23 @@ def test_an_error_reaches_the_loop_and_the_epoch_is_resumed(
     state = loader.state_dict()
     loader.load_state_dict(state)
     assert are_same(found + list(loader), expected)
+
+
+@pytest.mark.parametrize(("name", "most_bytes"), [(MANIFEST, 256 << 20), ("samples.jsonl", 0), (PIXELS, 0)])
+def test_an_answer_without_an_end_is_given_up(
+    name: str, most_bytes: int, range_server: RangeServer, tmp_path: Path
+) -> None:
+    range_server.trouble = lambda asked, count: "endless" if asked == name else None
+
+    def read() -> None:
+        data = MemmapDataset(range_server.url, cache=tmp_path)
+        data.source(0), data[0]
+
+    with pytest.raises(StoreError):
+        read()
+    # what is read ahead, and what the system's buffers hold
+    assert 0 < range_server.endless_bytes <= most_bytes + (32 << 20)
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 1 << 20
 
 
 @pytest.mark.parametrize("change", ["flipped", "short", "missing"])
