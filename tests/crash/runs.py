@@ -77,7 +77,11 @@ KINDS = {
 COMMANDS = [name for name, kind in KINDS.items() if not kind.is_cache]
 # push syncs nothing: what is at a URL is whole when the command ends, not when the power goes
 SYNCED = [name for name in KINDS if "push" not in name]
-_READ = "import sys; from reader import MemmapDataset; MemmapDataset(sys.argv[1], cache=sys.argv[2])[:]"
+# what a reader has its fetcher do, without torch
+_FETCH = (
+    "import sys; from reader.remote.fetcher import Fetcher; fetcher = Fetcher()\n"
+    "fetcher.open([*sys.argv[1:], None, '']); fetcher.fetch([0, 1, 2])"
+)
 
 
 class Run:
@@ -117,7 +121,7 @@ class Run:
 
     def command(self) -> list[str]:
         """Return the words of the command."""
-        program = ["-c", _READ] if self.kind.is_cache else [sizes.__file__]
+        program = ["-c", _FETCH] if self.kind.is_cache else [sizes.__file__]
         return [sys.executable, *program, *self._words(self.kind.line)]
 
     def lay_out(self) -> None:
@@ -134,7 +138,9 @@ class Run:
         if self.kind.is_cache or seen in (before, after):
             return ""
         if self.kind.is_filled:
-            return "what is unfinished has its manifest" if MANIFEST in seen else ""
+            # a manifest that was cut short is none: its digest is missing
+            is_whole = seen.get(MANIFEST, b"") in (before.get(MANIFEST), after[MANIFEST])
+            return "what is unfinished has its manifest" if is_whole else ""
         if self.kind.is_files:
             mixed = [name for name, content in seen.items() if content not in (before.get(name), after.get(name))]
             mixed = [name for name in mixed if not name.endswith((".tmp", ".part"))]
