@@ -248,8 +248,9 @@ def _start(own: Path, valid: Path) -> None:
     """Begin to watch this process, once what is imported and made for all trials is there."""
     global _caught
     sys.dont_write_bytecode = True
-    os.chdir(own)
-    _Runner(own).read(valid, True)
+    first = own.with_name("first")
+    first.mkdir()
+    _Runner(first).read(valid, True)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 30, 8 << 30))
     # whether what is made here is on a disk is no question
     os.fsync = os.fdatasync = lambda descriptor: None  # type: ignore[assignment]
