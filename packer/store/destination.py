@@ -207,7 +207,7 @@ class Folder:
                 self._check_renames()
             headers = map(journals.header_of, self.unfinished)
             is_continued = any(header and header.command == self.command for header in headers)
-            for store in stores_in(self.stage)[::-1]:
+            for store in stores_in(self.stage):
                 if not is_continued or split_of(store, self.stage) not in splits:
                     self.withdraw(store)
             yield
@@ -280,7 +280,7 @@ class Folder:
 
     def withdraw(self, store: Path | None = None) -> None:
         """Leave nothing of a store in the stage, or of all that is in it."""
-        for folder in stores_in(self.stage)[::-1] if store is None else [store]:
+        for folder in stores_in(self.stage) if store is None else [store]:
             self.clear(folder)
             if folder != self.stage:
                 remove_tree(folder)
