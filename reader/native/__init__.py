@@ -21,7 +21,7 @@ def functions() -> ModuleType:
     try:
         built = importlib.import_module("reader._native")
     except ImportError as e:
-        needs = f"not built, as a C compiler and libjpeg-turbo's headers are needed for ({e})"
+        needs = f"not built ({e}): install a C compiler and libjpeg-turbo's headers, then pixpack again"
         raise ImportError(needs) from e
     if getattr(built, "INTERFACE", None) != INTERFACE:
         raise ImportError("built from other sources than these: build it again")
