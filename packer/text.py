@@ -106,7 +106,7 @@ def some(names: Sequence[str]) -> str:
 
 
 def system_reason(error: OSError) -> str:
-    """Give the system's message of an error and its name: "No space left on device (ENOSPC)"."""
+    """Return the system's message of an error and its name: "No space left on device (ENOSPC)"."""
     return f"{error.strerror} ({errno.errorcode.get(error.errno or 0, '?')})"
 
 

@@ -63,7 +63,7 @@ def crop(pixels: torch.Tensor, table: _Numbers, result: torch.Tensor, channels: 
 def augmented(
     pixels: torch.Tensor, kinds: torch.Tensor, numbers: torch.Tensor, fill: Sequence[float] | None = None
 ) -> torch.Tensor:
-    """Do steps to each image of uint8[B, H, W, C], one after the other, as the kernels of `program` do each.
+    """Apply steps to each image of uint8[B, H, W, C], one after the other, as the kernels of `program` do.
 
     Args:
         pixels: `take_steps`.
@@ -88,7 +88,7 @@ def augment_into(
     out: _Bytes,
     threads: int = 1,
 ) -> None:
-    """Do as `augmented` to uint8[..., H, W, C], and write to as many bytes; kinds: int[..., S], numbers: float32[..., S, 6]."""
+    """Apply steps as `augmented`, from uint8[..., H, W, C] to as many bytes; kinds: int[..., S], numbers: float32[..., S, 6]."""
     height, width, channels = pixels.shape[-3:]
     # of each step its kind, an int32, and six numbers
     table = np.empty((*kinds.shape, 1 + _NUMBERS), np.float32)

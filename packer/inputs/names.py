@@ -27,7 +27,7 @@ from reader.format.splits import ROLES
 IMAGE_SUFFIXES = (
     *(".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"),
     *(".gif", ".jfif", ".jpe", ".mpo", ".avif", ".jp2", ".j2k", ".jpf", ".jpx"),
-    # so that none is skipped silently: where nothing can decode them they are rejected, with what to install
+    # listed without a decoder too, so that none is skipped silently: a reject names the package to install
     *(".heic", ".heif", ".hif", ".jxl"),
 )
 # What systems and tools put among images: thumbnails of Synology and QNAP, resource forks in zips of macOS, bins, lost files.

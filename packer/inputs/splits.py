@@ -28,7 +28,7 @@ def is_split(name: str) -> bool:
 def split_folders(names: Iterable[str], has_image: Callable[[str], bool]) -> list[str]:
     """Return the split folders among these sub-folders; [""] if the folder is not made of splits.
 
-    They are splits where no other folder with an image is beside them, or where two of different roles are there: train and
+    They are splits if no other folder with an image is beside them, or if two have different roles: train and
     val, beside annotations. A class may be called train.
 
     Args:

@@ -65,8 +65,8 @@ class VerifyReport:
         out: the store, or the folder of the stores of splits.
         rows: of the store; of splits, together, as is all that follows.
         checked_bytes: that were read and compared.
-        problems: what is wrong: each has a file, rows as [start, stop), those that its checksum covers where no fewer are
-            known, or None where it has no rows, and what; its str is a sentence.
+        problems: the errors. Each has a file, its rows as [start, stop) or None, and a description; its str is a sentence. A
+            failed checksum names all rows that it covers, if it is not known which are damaged.
         splits: name of a split -> its report; empty without splits.
     """
 

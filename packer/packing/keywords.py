@@ -30,7 +30,7 @@ def takes(
     def decorate(
         function: Callable[[Inputs, Out, Options], Result],
     ) -> Callable[Concatenate[Inputs, Out, Keywords], Result]:
-        """Give a function the signature and the docstring of its options."""
+        """Set the signature and docstring of a function from its options."""
         first = [*inspect.signature(function).parameters.values()][:2]
         parameters = [*first, *inspect.signature(make).parameters.values()]
         signature = inspect.Signature(parameters, return_annotation=inspect.signature(function).return_annotation)

@@ -410,7 +410,7 @@ class _Joined:
         return files
 
     def _pixels(self) -> FileEntry:
-        """Give the file of rows its size; returns its entry."""
+        """Set the final size of the pixel file; returns its entry."""
         crc32, size_bytes = 0, self._like.file_bytes(self._size_bytes)
         for block in self._blocks():
             crc32 = crc32_combine(crc32, block.crc32, block.size_bytes)

@@ -33,7 +33,7 @@ _NO_LOG = logging.NullHandler()
 
 
 def lift_limits() -> None:
-    """Have Pillow open pictures of any size in this process, a worker's, and log nothing on its stderr.
+    """Make Pillow open pictures of any size in this worker process, and log nothing on stderr.
 
     Their size is checked before they are decoded.
     """

@@ -269,7 +269,7 @@ class Folder:
                 ) from None
 
     def check_same(self) -> None:
-        """See that the stage, and OUT, are what they were when it was locked: called before each truncate, rename, delete or
+        """Check that the stage and OUT are still those that were locked: called before each truncate, rename, delete or
         commit.
 
         Raises:

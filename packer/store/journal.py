@@ -142,7 +142,7 @@ class CommitLog:
         self._write(lines)
 
     def close(self) -> None:
-        """Let the files go; the journal stays for a resume, or until the store is published."""
+        """Close the files; the journal stays for a resume, or until the store is published."""
         for path, descriptor in [*zip(self._rows, self._opened, strict=False), (self._path, self._descriptor)]:
             if descriptor >= 0:
                 with error_path(path):

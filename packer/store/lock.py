@@ -94,7 +94,7 @@ class Lock:
                     raise _taken(folder)
 
     def close(self) -> None:
-        """Let go; also called in a forked worker, whose copy would outlive this process's."""
+        """Release the lock; also called in a forked worker, whose copy would outlive this process's."""
         for descriptor in (self._descriptor, self._replaced):
             with contextlib.suppress(OSError):
                 os.close(descriptor)

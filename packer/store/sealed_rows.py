@@ -260,6 +260,6 @@ class SealedRows(StoredRows):
         return 0, 0, *self.sides(number)
 
     def close(self) -> None:
-        """Let the files go."""
+        """Close the files."""
         self._lines.close()
         self._file.close()

@@ -71,7 +71,7 @@ class _Worker:
     still: float = 0.0
 
     def tell(self, block: _Block, *order: object) -> None:
-        """Give it something to do with a block."""
+        """Send a worker an order for a block."""
         self.orders.append(block)
         with contextlib.suppress(OSError):  # it has ended, as its pipe will say
             self.pipe.send(order)

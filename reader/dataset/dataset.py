@@ -150,7 +150,7 @@ class MemmapDataset(Dataset[Any]):
         return as_tuple(result, by_name=self._by_name) if self.as_tuple and isinstance(result, Batch) else result
 
     def __iter__(self) -> Iterator[Any]:
-        """Give one row after the other; without this, an IndexError of a transform would end the loop as if all were given."""
+        """Yield the rows in order; without this, an IndexError of a transform would end a loop silently."""
         return (self[index] for index in range(len(self)))
 
     def __getitems__(self, indices: Sequence[int]) -> Any:

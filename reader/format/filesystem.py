@@ -54,7 +54,7 @@ def identity(path: Path) -> tuple[int, int, int] | None:
 
 @contextlib.contextmanager
 def error_path(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Let an OSError of an open file, which knows only a descriptor, say which file it is about."""
+    """Add the path to an OSError of an open file, which knows only a descriptor."""
     try:
         yield
     except OSError as e:
@@ -97,7 +97,7 @@ def unreadable(path: str | os.PathLike[str]) -> StoreError:
 
 
 def refresh_names(path: Path) -> None:
-    """Have the names on the way to path, its own too, looked up again by whoever uses them next.
+    """Make the next use of path look up its name, and those of the folders above, again.
 
     NFS trusts for up to a minute what a name stood for, or that it was missing; opening a folder asks its server.
     """

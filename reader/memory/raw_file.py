@@ -54,7 +54,7 @@ class Targets(NamedTuple):
 
     @classmethod
     def from_spans(cls, spans: Spans, memories: Sequence[Bytes]) -> Targets:
-        """Let spans go one after the other to memories, each of which has room for whole spans."""
+        """Place spans one after the other in memories, each with room for whole spans."""
         places, sizes = laid_out(spans.sizes), np.array([len(memory) for memory in memories], np.int64)
         which = np.searchsorted(laid_out(sizes), places, side="right") - 1
         order = np.argsort(spans.begins, kind="stable")

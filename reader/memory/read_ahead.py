@@ -100,7 +100,7 @@ class ReadAhead(Place):
         return self._leased.popleft()
 
     def _start(self) -> None:
-        """Have one chunk to hand out and one in progress."""
+        """Keep one chunk ready and one in progress."""
         while len(self._chunks) < 2 and (parts := next(self._cut, None)) is not None:
             reads = begin_reads(self._file, joined([part.spans for part in parts]), [part.memory for part in parts])
             self._chunks.append((reads, deque(parts)))

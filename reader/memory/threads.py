@@ -26,7 +26,7 @@ class Copies:
         self._is_canceled = False
 
     def do(self, call: Callable[..., object], arguments: tuple[object, ...]) -> None:
-        """Do one of the pieces, in a thread of its own; who waits is woken by the last."""
+        """Run one of the pieces, in a thread; the last one wakes the waiting thread."""
         self._outcomes.append(None if self._is_canceled else _raised(call, arguments))
         # two that both see all done wake it twice, which nobody feels
         if len(self._outcomes) == self._count:
@@ -63,7 +63,7 @@ class _Threads(NamedTuple):
     started: list[threading.Thread]
 
     def serve(self) -> None:
-        """Do pieces until there is None, and leave that to the others."""
+        """Run pieces until None comes, and put that back for the other threads."""
         while (piece := self.pieces.get()) is not None:
             copies, call, arguments = piece
             copies.do(call, arguments)

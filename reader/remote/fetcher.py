@@ -154,7 +154,7 @@ class Fetcher:
         return left
 
     def _fetch_file(self, root: Path, name: str, entry: FileEntry) -> None:
-        """Have a file of the store in the cache, for whoever holds the lock of opening."""
+        """Fetch a file of the store into the cache, under the lock of opening."""
         if (root / name).exists():
             return
 

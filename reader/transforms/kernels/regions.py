@@ -148,7 +148,7 @@ def _resized(pixels: torch.Tensor, regions: Regions, channels: int) -> tuple[tor
 def written(
     batch: RaggedBatch, dtype: torch.dtype, write: Callable[[int, npt.NDArray[Any], npt.NDArray[Any]], None]
 ) -> RaggedBatch:
-    """Let write(n, uint8[H, W, C], out) write as many numbers of a type as each image has, several images at once."""
+    """Call write(n, uint8[H, W, C], out) for several images at once, with room for as many numbers of a type in out."""
     if not len(batch):
         return batch
     counts = batch.shapes.long().prod(1)
