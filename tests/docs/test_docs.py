@@ -75,6 +75,15 @@ def test_commands_that_are_shown_have_these_options(path: Path) -> None:
     assert lines or path.name != "README.md" or path.parent != ROOT
 
 
+def test_messages_that_are_explained_are_in_the_code() -> None:
+    sources = (path for name in MODULES if (path := inspect.getsourcefile(importlib.import_module(name))))
+    code = re.sub(r'"\s*\n\s*f?"', "", "".join(Path(path).read_text(encoding="utf-8") for path in sources))
+    page = (ROOT / "docs/how-to/troubleshooting.md").read_text(encoding="utf-8").partition("## Errors of Python")[0]
+    messages = [part.strip() for text in re.findall(r"(?m)^\| `([^`]*)` ", page) for part in text.split("...")]
+    assert len(messages) > 20
+    assert [part for part in messages if part not in code] == []
+
+
 @pytest.fixture
 def folder(shared_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with what examples name: stores, images and their labels."""
