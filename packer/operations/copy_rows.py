@@ -30,7 +30,6 @@ from packer.progress import notify
 from packer.report import PackReport, Progress
 from packer.sample_lines import Reject, Sample, read_rejects
 from packer.store import journal as journals
-from packer.store.blocks import RejectedInput, Result, Task, block_inputs
 from packer.store.destination import Folder, StagedStore
 from packer.store.disk_space import allocate, as_pack_error, check_room, guard_standard_streams
 from packer.store.files import sync_names
@@ -41,6 +40,7 @@ from packer.store.row_files import row_names
 from packer.store.seal import seal
 from packer.store.sealed_rows import Ints, SealedRows, damage, line_begins, rows_bytes, tensor_rows
 from packer.store.state import check_destination, check_finished, resolved_out
+from packer.store.tasks import RejectedInput, Result, Task, block_inputs
 from packer.workers.block_worker import Attempt, PackJob, RowMaker
 from packer.workers.engine import LocalEngine
 from packer.workers.processes import InFlight

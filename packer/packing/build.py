@@ -25,13 +25,13 @@ from packer.progress import notify
 from packer.report import PackReport, Progress
 from packer.sources.local import NO_FILE
 from packer.store import journal as journals
-from packer.store.blocks import Result, Task, block_inputs
 from packer.store.destination import StagedStore
 from packer.store.disk_space import allocate, as_pack_error, check_room
 from packer.store.lock import checked
 from packer.store.reports import CHANGES_NAMED, empty_report, store_report
 from packer.store.row_files import MASKS, row_names
 from packer.store.seal import expected_sizes, seal
+from packer.store.tasks import Result, Task, block_inputs
 from packer.workers.block_worker import PackJob
 from packer.workers.engine import LocalEngine
 from packer.workers.processes import start_context

@@ -32,9 +32,9 @@ from packer.pixels.row import Row
 from packer.report import PackReport
 from packer.sample_lines import Sample
 from packer.sources.roots import check_system
-from packer.store.blocks import Task
 from packer.store.destination import Folder
 from packer.store.state import resolved_out
+from packer.store.tasks import Task
 from packer.workers.block_worker import Attempt, PackJob, RowMaker
 from packer.workers.processes import InFlight
 from reader.format.manifest import TARGET_DTYPES

@@ -25,11 +25,11 @@ from packer.report import PackReport, Progress
 from packer.sources.base import NO_STATE, State
 from packer.sources.local import LocalSource, locate
 from packer.store import journal as journals
-from packer.store.blocks import Result
 from packer.store.parts import DIVISION, SOURCES, TOTALS
 from packer.store.reports import store_report
 from packer.store.row_files import add_sources
 from packer.store.state import UPDATE, check_finished
+from packer.store.tasks import Result
 from packer.text import difference as decoders_difference
 from packer.text import options_difference
 from packer.workers.block_worker import PackJob

@@ -17,8 +17,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from packer.store.blocks import Result, read_result
 from packer.store.files import sync_folder, sync_names
+from packer.store.tasks import Result, read_result
 from reader.format.errors import StoreError
 from reader.format.filesystem import error_path, open_regular, retry_missing
 from reader.format.shown import brief

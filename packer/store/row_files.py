@@ -20,7 +20,7 @@ from packer.inputs.samples import Column, Inputs
 from packer.pixels.layout import RowLayout
 from packer.sample_lines import Reject, Sample
 from packer.sources.base import NO_STATE, State
-from packer.store.blocks import RejectedInput, Result
+from packer.store.tasks import RejectedInput, Result
 from reader.format.blocks import Block
 from reader.format.filesystem import error_path
 from reader.format.manifest import PIXELS, REJECTED, SAMPLES, FileEntry, TensorSpec

@@ -21,12 +21,12 @@ from packer.pixels.layout import RowLayout
 from packer.progress import CountedBytes, notify
 from packer.report import Progress
 from packer.store import journal as journals
-from packer.store.blocks import Result
 from packer.store.destination import StagedStore
 from packer.store.files import sync_folder, write_atomically, write_synced
 from packer.store.manifest_file import encode_manifest
 from packer.store.parts import SOURCES, TOTALS
 from packer.store.row_files import EXTRAS, MASKS, TARGETS, TENSORS, RowFiles, channel_statistics, extra_specs
+from packer.store.tasks import Result
 from reader.format.blocks import Block, parse_content
 from reader.format.check import metadata_files
 from reader.format.filesystem import error_path

@@ -24,9 +24,9 @@ from packer.pixels.row import Row
 from packer.sample_lines import Sample
 from packer.sources.base import NO_STATE, Archive, Readable, State
 from packer.sources.local import LocalSource, locate
-from packer.store.blocks import RejectedInput, Result, Task
 from packer.store.files import write_at
 from packer.store.lock import check_same_lock
+from packer.store.tasks import RejectedInput, Result, Task
 from packer.system import NO_DESCRIPTOR
 from packer.workers.processes import InFlight
 from reader.format.filesystem import error_path

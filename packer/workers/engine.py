@@ -19,8 +19,8 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from packer.errors import EngineError, SourceError
-from packer.store.blocks import Result, Task
 from packer.store.lock import Lock
+from packer.store.tasks import Result, Task
 from packer.workers.processes import InFlight, Job, exit_reason, start_context, start_worker
 
 # A worker that holds this many bytes gets no further block: blocks of images of very different sizes hold far more than 8 MiB.

@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 from packer.errors import EngineError, PackError
-from packer.store.blocks import Result, Task
+from packer.store.tasks import Result, Task
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -34,9 +34,9 @@ class PendingBatch(NamedTuple):
 class BatchTransform:
     """Runs the transform of an epoch's batches, partly in the feeder, and gives the result the caller's form.
 
-    `in_feeder` runs in the thread that gathers batches, `in_caller` in the caller's. On the CPU the first steps of the transform
-    run in the feeder, as far as they are of this package: what a program gives may draw from generators that its training uses
-    too. The steps of a batch for a CUDA device run there, on the caller's stream.
+    `in_feeder` runs in the thread that gathers batches, `in_caller` in the caller's. On the CPU, leading steps of this package
+    run in the feeder; a program's own may draw from generators that its training uses too. The steps of a batch for a CUDA device
+    run in the caller's thread, on its stream.
 
     Args:
         plan: of the epoch.

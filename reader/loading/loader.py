@@ -47,25 +47,24 @@ class MemmapLoader(Generic[Given]):
         dataset: a MemmapDataset, or a subset of one; also torch's Subset.
         batch_size: rows a batch and rank.
         shuffle: False (store order), "full" (a permutation of all rows), "block" (blocks in random order, mixed in a window),
-            True ("full" up to 64 GiB of pixels, else, and of a store at a URL, "block"; `repr` says which).
+            True ("full" for a local store of up to 64 GiB of pixels, else "block"; `repr` shows the choice).
         seed: with the epoch, fixes the order. None: drawn from torch's global generator when the loader is made, as DataLoader
             does; 0 under several ranks.
-        drop_last: leave out the last, short batch. Without it ranks share that batch evenly, and where it does not divide,
-            wrap around to the epoch's first rows, so that all have the same number of steps.
+        drop_last: leave out the last, short batch. Without it ranks share that batch evenly, and fill it up with the epoch's
+            first rows, so that all have the same number of steps.
         pad: False gives each row of the last step to one rank alone, for evaluation: some ranks then have one row less there, or
             one step less.
         weights: float[N]; rows are drawn with replacement in proportion.
         sampler: any torch Sampler of rows, or BatchSampler of lists, arrays or tensors of rows, or a list of either; it then
-            decides order and ranks, as DistributedSampler does. Batches that it gives are taken as they are.
-        transform: called with each ImageBatch on the device, whatever as_tuple says; an ImageBatch that it returns becomes
-            the tuple, anything else is what the loop gets. None: the dataset's. On the CPU its first steps run in the background
-            thread, as far as they are of `reader.transforms`; from a function of the program's on, and on CUDA, in the
-            caller's, on its stream. May be replaced between epochs.
-        device: where batches are put; "cuda" copies from pinned memory on a side stream.
+            decides order and ranks, as DistributedSampler does. Its batches are not changed.
+        transform: called with each ImageBatch on the device, with any as_tuple. A returned ImageBatch becomes the tuple; any
+            other result goes to the loop. None: the dataset's. On the CPU, leading `reader.transforms` steps run in the
+            background thread; later steps, and all on CUDA, in the caller's, on its stream. May be replaced between epochs.
+        device: of batches; "cuda" copies from pinned memory on a side stream.
         prefetch: batches gathered ahead, 1024 at most, small ones in groups; 0 gathers in the caller's thread.
         rank, world_size: default to those of torch.distributed, or of the variables RANK and WORLD_SIZE, else 0 and 1. They are
             asked for again when an epoch begins, so that a loader may be created before init_process_group.
-        residency: where rows are read from. "cache": the mapped file; an epoch that begins with most of it not in the page
+        residency: the source of rows. "cache": the mapped file; an epoch that begins with most of it not in the page
             cache reads it as "disk" does. "disk": large reads ahead in the epoch's order, for stores larger than memory;
             shuffle "block" makes them sequential. "gpu": the dataset's rows in the device's memory, gathered there. "auto":
             "cache" if the rows fit in free memory, else "disk".

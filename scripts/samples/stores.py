@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from packer.store.blocks import block_inputs
 from packer.store.manifest_file import encode_manifest
+from packer.store.tasks import block_inputs
 from reader.format.blocks import Block
 from reader.format.check import metadata_files
 from reader.format.manifest import PIXELS, FileEntry, Manifest

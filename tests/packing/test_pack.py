@@ -27,8 +27,8 @@ from redecoding import rows_of_other_sources
 from packer import DiskFullError, OptionsError, PackError, ScanError, pack
 from packer.operations.verify import verify
 from packer.sample_lines import read_json_lines
-from packer.store.blocks import Result
 from packer.store.journal import CommitLog
+from packer.store.tasks import Result
 from reader import IncompleteStoreError, MemmapDataset
 from reader.format.manifest import read_manifest
 
@@ -324,7 +324,7 @@ def test_tasks_and_results_larger_than_any_pipe_do_not_wait_for_each_other(tmp_p
     """4 queued tasks of 400 kB one way, results of 1 MB the other: a parent that sends and a worker that answers."""
     from packer.options import RowOptions
     from packer.pixels.geometry import Geometry
-    from packer.store.blocks import Task
+    from packer.store.tasks import Task
     from packer.workers.block_worker import PackJob
     from packer.workers.engine import LocalEngine
 

@@ -11,7 +11,6 @@ import pytest
 from conftest import make_tree, store_bytes
 
 from packer import pack, verify
-from packer.store.blocks import RejectedInput, Result
 from packer.store.journal import (
     JOURNAL,
     CommitLog,
@@ -22,6 +21,7 @@ from packer.store.journal import (
     read_blocks,
     read_progress,
 )
+from packer.store.tasks import RejectedInput, Result
 from reader.format.errors import StoreError
 from reader.format.samples import MOST_LINE_BYTES
 

@@ -15,8 +15,8 @@ from conftest import make_splits, store_bytes
 
 from packer import pack, pull, push, seal_parts, update
 from packer.cli.app import run
-from packer.store.blocks import Result
 from packer.store.journal import JOURNAL, Header, encode_block
+from packer.store.tasks import Result
 
 HEADER = Header(inputs=50).encode()
 BLOCKS = encode_block(Result(0, 12, rows=12), 12, 12) + encode_block(Result(1, 12, rows=11), 24, 23)

@@ -17,7 +17,7 @@ _NAMES = {
     "packer.packing.parts": "part_copy_bytes",
     "packer.packing.ray": "ray_part_inputs",
     "packer.sources.remote": "source_objects_ahead source_requests",
-    "packer.store.blocks": "block_bytes least_block_inputs",
+    "packer.store.tasks": "block_bytes least_block_inputs",
     "packer.workers.engine": "worker_held_bytes engine_poll_seconds longest_look_seconds worker_seconds",
     "reader.compiled": "compiled_thread_bytes compiled_transforms",
     "reader.device.resident": "device_copy_bytes",

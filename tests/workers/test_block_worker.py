@@ -19,7 +19,7 @@ from packer.options import RowOptions
 from packer.pixels.decoders import row_decoder
 from packer.pixels.geometry import Geometry
 from packer.sources.local import LocalSource
-from packer.store.blocks import Task
+from packer.store.tasks import Task
 from packer.workers.block_worker import BlockWorker, PackJob
 
 CALLS = ("stat", "open", "fstat", "lseek", "read", "close")

@@ -15,7 +15,7 @@ import pytest
 from conftest import Tune
 
 from packer.errors import EngineError
-from packer.store.blocks import Result, Task
+from packer.store.tasks import Result, Task
 from packer.workers.engine import LocalEngine
 from packer.workers.processes import InFlight
 
