@@ -15,6 +15,8 @@ enum { IS_CUBIC = 1, IS_MIRRORED = 2, IS_TURNED = 4, IS_NEAREST = 8 };
 #define MOST_CHANNELS 4
 /* Pixels that are mirrored at once. */
 #define STRIP 512
+/* Of the cache. */
+#define LINE_BYTES 64
 
 /* One row of the table, as compiled.py writes it: offset and size of the image, the box in it, the size that the box is resized to, the
  * window in the resized box, which may reach beyond it, and the byte of out where the crop begins. Boxes and windows are half-open. */
@@ -62,11 +64,14 @@ static void mirror_rgb(const uint8_t *restrict from, uint8_t *restrict to, int64
         memcpy(to + 3 * (left - 1), from + 3 * i, 3);
 }
 
-/* Mirrors a line, a strip after the other within the core's cache: memory that is written backward takes twice as long. */
+/* Mirrors a line, a strip after the other within the core's cache, which is asked for the memory to write meanwhile: memory that is written
+ * backward takes twice as long. */
 static void mirror_line(const uint8_t *from, uint8_t *to, int64_t pixels, int channels) {
     uint8_t strip[STRIP * MOST_CHANNELS];
     for (int64_t count; pixels > 0; pixels -= count, from += count * channels) {
         count = pixels < STRIP ? pixels : STRIP;
+        for (int64_t at = 0; at < count * channels; at += LINE_BYTES)
+            __builtin_prefetch(to + (pixels - count) * channels + at, 1);
         if (channels == 1)
             for (int64_t i = 0; i < count; i++)
                 strip[count - 1 - i] = from[i];

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -47,7 +48,7 @@ class Padding(Described):
         windows = whole(view.sizes) + sides * (-1, -1, 1, 1)
         size = view.size
         if size is not None:
-            left, top, right, bottom = sides[0].tolist() if len(sides) else self.sides
+            left, top, right, bottom = added = sides[0].tolist() if len(sides) else self.sides
             size = size[0] + top + bottom, size[1] + left + right
         if self.mode == "constant":
             return view.cut(windows, size, self.fill, self.mask_fill)
@@ -63,10 +64,10 @@ class Padding(Described):
         padded = View.from_batch(self, batch)
         if padded.has_labels:
             padded = padded.cut(windows, size, (0.0,))
-        pixels, masks = self._repeated(batch.pixels, (left, top, right, bottom)), masks_in(batch.extras)
+        pixels, masks = self._repeated(batch.pixels, added), masks_in(batch.extras)
         extras = padded.extras
         if masks is not None:
-            repeated = self._repeated(masks[..., None], (left, top, right, bottom))[..., 0]
+            repeated = self._repeated(masks[..., None], added)[..., 0]
             extras = with_moved_boxes(extras, lambda boxes: boxes, repeated)
         made = replaced(batch, pixels=pixels, content=None, extras=extras)
         return replace(View.from_batch(self, made), content=padded.content)
@@ -75,14 +76,17 @@ class Padding(Described):
         """Pad uint8[B, H, W, C] by its own pixels."""
         left, top, right, bottom = sides
         height, width = pixels.shape[1:3]
-        # the pixel of the row that each new one shows
-        down, across = (
-            sent(torch.from_numpy(np.pad(np.arange(size), each, self.mode)), pixels.device)  # type: ignore[call-overload]
-            for size, each in ((height, (top, bottom)), (width, (left, right)))
-        )
+        down = sent(_shown(height, top, bottom, self.mode), pixels.device)
+        across = sent(_shown(width, left, right, self.mode), pixels.device)
         # lines are copied as they are; to gather all pixels takes six times as long
         sides_of = pixels.index_select(2, across[:left]), pixels, pixels.index_select(2, across[left + width :])
         return torch.cat(sides_of, 2).index_select(1, down)
+
+
+@functools.lru_cache
+def _shown(size: int, before: int, after: int, mode: str) -> torch.Tensor:
+    """Return int64[before + size + after], the pixel of an axis that each new one shows."""
+    return torch.from_numpy(np.pad(np.arange(size), (before, after), mode))  # type: ignore[call-overload]
 
 
 class Pad(ViewTransform):

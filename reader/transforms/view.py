@@ -110,8 +110,6 @@ class View:
 
     def _flipped(self, is_chosen: Bools, flag: int, axis: int) -> View:
         regions = self.regions._replace(flags=self.regions.flags ^ (flag * is_chosen))
-        if not self.has_labels:
-            return replace(self, regions=regions)
         start, factor = np.zeros_like(self.sizes), np.ones_like(self.sizes)
         start[:, axis], factor[:, axis] = self.sizes[:, axis] * is_chosen, 1 - 2 * is_chosen
         return replace(self._moved(start, factor, self.sizes), regions=regions)
@@ -127,11 +125,8 @@ class View:
         boxes = before.windows + np.tile(before.boxes[:, :2], 2)
         flags = before.flags | (IS_CUBIC * (interpolation == "bicubic"))
         regions = before._replace(boxes=boxes, sizes=sizes, windows=whole(sizes), flags=flags)
-        moved = self
-        if self.has_labels:
-            factor = sizes.astype(np.float32) / self.sizes.astype(np.float32)
-            moved = self._moved(np.zeros_like(sizes), factor, sizes)
-        return replace(moved, regions=regions, size=size)
+        factor = sizes.astype(np.float32) / self.sizes.astype(np.float32)
+        return replace(self._moved(np.zeros_like(sizes), factor, sizes), regions=regions, size=size)
 
     def cut(
         self,
@@ -150,8 +145,8 @@ class View:
         Raises:
             ValueError: there are neither one level nor as many as channels.
         """
-        before, channels = self.regions, channels_of(self.source)
-        if fill is not None and len(fill) not in (1, channels) and len(windows):
+        before = self.regions
+        if fill is not None and len(fill) not in (1, channels := channels_of(self.source)) and len(windows):
             raise ValueError(f"fill is {fill}, expected one level, or one for each of {channels} channels.")
         fills = (before.fill, before.mask_fill)
         if fill is not None and reach_beyond(windows, self.sizes):
@@ -161,9 +156,7 @@ class View:
                 if not is_around or fills != (tuple(fill), mask_fill):
                     return View.from_batch(self, self.batch()).cut(windows, size, fill, mask_fill)
             fills = (tuple(fill), mask_fill)
-        moved = self
-        if self.has_labels:
-            moved = self._moved(windows[:, :2], np.ones_like(windows[:, :2]), sizes_of(windows))
+        moved = self._moved(windows[:, :2], np.ones_like(windows[:, :2]), sizes_of(windows))
         if before.flags.any():
             flipped = np.tile(before.flags[:, None] & [IS_MIRRORED, IS_TURNED] > 0, 2)
             windows = np.where(flipped, np.tile(self.sizes, 2) - windows[:, [2, 3, 0, 1]], windows)
@@ -173,7 +166,7 @@ class View:
     def batch(self) -> Any:
         """Make the pixels and masks of the new images: an ImageBatch if they have one size, else a RaggedBatch."""
         source, channels, count = self.source, channels_of(self.source), len(self.sizes)
-        (masks, first), areas = self._masks(), np.multiply(*self.sizes.T)
+        (masks, first), areas = self._masks(channels), np.multiply(*self.sizes.T)
         lengths = areas * (channels + (masks is not None and self.size is None))
         places, total = lengths.cumsum() - lengths, int(lengths.sum())
         flat, device = source.pixels.reshape(-1), source.pixels.device
@@ -210,18 +203,20 @@ class View:
             batch_size=[],
         )
 
-    def _masks(self) -> tuple[torch.Tensor | None, Numbers]:
+    def _masks(self, channels: int) -> tuple[torch.Tensor | None, Numbers]:
         """Return the bytes of the source's masks and the offset of each, int64[B]; or None."""
         start, height, width = self.regions.images.T
         if isinstance(self.source, RaggedBatch):
             # right behind its image
-            first = start + height * width * channels_of(self.source)
+            first = start + height * width * channels
             return (None if self.source.mask_offsets is None else self.source.pixels), first
         masks = masks_in(self.source.extras)
-        return (None if masks is None else masks.reshape(-1)), start // channels_of(self.source)
+        return (None if masks is None else masks.reshape(-1)), start // channels
 
     def _moved(self, start: Numbers, factor: npt.NDArray[Any], sizes: Numbers) -> View:
         """Move boxes and content: (x, y) -> ((x, y) - start) * factor, [B, 2] each, then clipped to sizes; below 0 it mirrors."""
+        if not self.has_labels:
+            return self
         content, extras = self.content, self.extras
         columns = np.concatenate([start, start, factor, factor, sizes, sizes], 1).astype(np.float32)
         numbers = torch.from_numpy(columns)[:, None]
