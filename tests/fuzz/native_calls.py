@@ -2,8 +2,9 @@
 
     python -m tests.fuzz.native_calls LIBRARY COUNT     makes so many; exits 1 where the same calls hold more memory each time
 
-Mostly the arguments fit each other; of some calls one number is any. What the functions make, other tests compare. An array is
-memory that a call reads, a bytearray memory that it writes: both begin at an odd address, between bytes that must stay.
+Of calls that are drawn together the first one's arguments fit each other; of the others one number is any. What the functions
+make, other tests compare. An array is memory that a call reads, a bytearray memory that it writes: both begin at an odd address,
+between bytes that must stay.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import functools
 import gc
 import importlib.util
 import itertools
+import random
 import struct
 import sys
 import tempfile
@@ -35,6 +37,8 @@ _GUARD = b"x" * 32
 _KINDS, _BLUR = 16, 15
 # calls that are made again to see whether memory is lost; each allocates some kB
 _AGAIN, _MOST_GROWN_BYTES = 400, 4096
+# that are drawn together: to draw arguments takes ten times as long as to call with them
+_TOGETHER = 6
 
 
 Call = tuple[str, list[Any]]
@@ -147,8 +151,10 @@ def _row(draw: st.DrawFn) -> list[Any]:
 
 
 def _resize(draw: st.DrawFn) -> list[Any]:
-    (height, width), pixel_bytes = draw(_sizes), draw(st.sampled_from([1, 4]))
-    return [_noise(height * width * pixel_bytes).tobytes(), (width, height), draw(_sizes), draw(st.integers(1, 4))]
+    (height, width), pixel_bytes, few = draw(_sizes), draw(st.sampled_from([1, 4])), st.integers(1, 9)
+    # a side of 1,048,576 beside a larger one takes seconds
+    size = draw(st.tuples(few, few))
+    return [_noise(height * width * pixel_bytes).tobytes(), (width, height), size, draw(st.integers(1, 4))]
 
 
 _ARGUMENTS: dict[str, Callable[[st.DrawFn], list[Any]]] = {
@@ -158,29 +164,30 @@ _ARGUMENTS: dict[str, Callable[[st.DrawFn], list[Any]]] = {
 
 
 @st.composite
-def calls(draw: st.DrawFn) -> Call:
-    """Draw a function and its arguments, of some calls with a number that is any."""
+def calls(draw: st.DrawFn) -> list[Call]:
+    """Draw a function and its arguments, and further calls of it with a number that is any."""
     name = draw(st.sampled_from([*_ARGUMENTS]))
-    arguments = _ARGUMENTS[name](draw)
+    arguments, some = _ARGUMENTS[name](draw), random.Random(draw(st.integers(0, 1 << 32)))
+    together = [(name, arguments)]
     numbers = [n for n, value in enumerate(arguments) if not isinstance(value, bytes)]
-    if numbers and draw(st.integers(0, 2)) == 0:
-        at = draw(st.sampled_from(numbers))
-        arguments[at] = _spoiled(draw, arguments[at])
-    return name, arguments
+    while numbers and len(together) < _TOGETHER:
+        at = some.choice(numbers)
+        together.append((name, [*arguments[:at], _spoiled(some, arguments[at]), *arguments[at + 1 :]]))
+    return together
 
 
-def _spoiled(draw: st.DrawFn, value: Any) -> Any:
+def _spoiled(some: random.Random, value: Any) -> Any:
     """Put any number in place of one of an argument; take bytes of memory away."""
     if isinstance(value, bytearray | np.ndarray) and memoryview(value).itemsize == 1:
-        return value[: draw(st.integers(0, len(value)))]
+        return value[: some.randint(0, len(value))]
     if isinstance(value, np.ndarray):
-        return np.array(_spoiled(draw, value.ravel().tolist()), value.dtype)
+        return np.array(_spoiled(some, value.ravel().tolist()), value.dtype)
     if isinstance(value, list | tuple) and value:
-        at = draw(st.integers(0, len(value) - 1))
-        return type(value)([*value[:at], _spoiled(draw, value[at]), *value[at + 1 :]])
+        at = some.randrange(len(value))
+        return type(value)([*value[:at], _spoiled(some, value[at]), *value[at + 1 :]])
     if isinstance(value, float):
-        return draw(st.sampled_from(_FLOATS))
-    return draw(st.sampled_from(_EXTREMES)) if isinstance(value, int) else value
+        return some.choice(_FLOATS)
+    return some.choice(_EXTREMES) if isinstance(value, int) else value
 
 
 def make(native: Any, call: Call) -> None:
@@ -217,12 +224,13 @@ def _load(path: str) -> Any:
 def _main(library: str, count: int) -> None:
     native, some, made = _load(library), list[Call](), Counter[str]()
 
-    @settings(max_examples=count, database=None, deadline=None, suppress_health_check=[*HealthCheck])
+    @settings(max_examples=count // _TOGETHER, database=None, deadline=None, suppress_health_check=[*HealthCheck])
     @given(calls())
-    def check(call: Call) -> None:
-        make(native, call)
-        made[call[0]] += 1
-        some.extend([call] if len(some) < _AGAIN else [])
+    def check(together: list[Call]) -> None:
+        for call in together:
+            make(native, call)
+            made[call[0]] += 1
+            some.extend([call] if len(some) < _AGAIN else [])
 
     def held_bytes() -> int:
         """Make some calls again; returns what this process holds by malloc after that."""

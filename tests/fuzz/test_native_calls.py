@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import io
 import os
 import shutil
@@ -26,8 +27,9 @@ _FLAGS = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined"
 
 @settings(max_examples=300, derandomize=True)
 @given(calls())
-def test_calls_leave_what_is_around_their_memory(call: Call) -> None:
-    make(native.functions(), call)
+def test_calls_leave_what_is_around_their_memory(together: list[Call]) -> None:
+    for call in together:
+        make(native.functions(), call)
 
 
 @pytest.mark.nightly
@@ -36,6 +38,8 @@ def test_calls_under_sanitizers(plain: tuple[str, ...], tmp_path: Path) -> None:
     located = [_located(name) for name in ("libasan.so", "libubsan.so")]
     if not all(map(os.path.isabs, located)):
         pytest.skip("gcc with libasan and libubsan is not here")
+    # the limit below is this test's
+    faulthandler.cancel_dump_traceback_later()
     library, sources = tmp_path / "_native.so", sorted((ROOT / "reader/native").glob("*.c"))
     flags = [*_FLAGS, *plain, "-shared", "-fPIC", f"-I{sysconfig.get_path('include')}"]
     subprocess.run(["gcc", *flags, *sources, "-o", library, "-ljpeg", "-lm"], check=True)
@@ -48,7 +52,7 @@ def test_calls_under_sanitizers(plain: tuple[str, ...], tmp_path: Path) -> None:
         "PYTHONMALLOC": "malloc",
         "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("tests", "tests/support")),
     }
-    command = [sys.executable, "-m", "tests.fuzz.native_calls", library, "20000"]
+    command = [sys.executable, "-m", "tests.fuzz.native_calls", library, "61000"]
     done = subprocess.run(command, env=os.environ | variables, cwd=ROOT, capture_output=True, text=True, timeout=3000)
     assert done.returncode == 0, done.stdout + done.stderr
 
