@@ -13,7 +13,7 @@ import numpy as np
 
 from packer import values
 from packer.errors import OptionsError, PackError
-from packer.inputs.class_lists import load_classes
+from packer.inputs.class_lists import composed, load_classes
 from packer.inputs.splits import check_one_store, stores_of
 from packer.operations.copy_rows import (
     CopyPlan,
@@ -165,6 +165,7 @@ def _listed(classes: str | os.PathLike[str] | Sequence[str], path: Path, manifes
     names = load_classes(os.fspath(classes)) if isinstance(classes, str | os.PathLike) else tuple(classes)
     if wrong := [name for name in names if not isinstance(name, str)]:
         raise OptionsError(f"{Option('classes')} has {wrong[0]!r}, expected names.")
+    names = tuple(map(composed, names))
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise OptionsError(f"the class {twice[0]!r} is named twice.")
     known = set(manifest.classes)

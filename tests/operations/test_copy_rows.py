@@ -197,6 +197,12 @@ def test_a_store_of_no_row_is_not_made(chosen: dict[str, Any], shared_store: Pat
         subset(shared_store, tmp_path / "out", **chosen)
 
 
+def test_a_class_is_chosen_by_its_name_in_either_spelling(images: Path, tmp_path: Path) -> None:
+    (images / "class0").rename(images / "caf\u00e9")
+    pack(images, tmp_path / "out", size=16, workers=1)
+    assert subset(tmp_path / "out", tmp_path / "some", classes=["cafe\u0301"]).classes == 1
+
+
 def test_classes_choose_only_where_a_row_has_one(images: Path, tmp_path: Path) -> None:
     pack(images, tmp_path / "boxed", size=32, **labels(images, tmp_path))
     with pytest.raises(OptionsError, match="are those of its boxes"):
