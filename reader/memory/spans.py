@@ -63,13 +63,13 @@ class Layout(NamedTuple):
     places: Rows
 
 
-def runs_of(spans: Spans, most_gap_bytes: int = 0) -> Spans:
+def runs_of(spans: Spans, most_gap_bytes: int) -> Spans:
     """Return the runs of a file that hold spans, in any order and some twice: sorted and apart.
 
     most_gap_bytes: smaller gaps are read through, so that runs are fewer; no more in all than the spans have of bytes.
 
     Example:
-        >>> runs = runs_of(Spans(np.array([9, 2, 3]), np.array([1, 1, 1])))
+        >>> runs = runs_of(Spans(np.array([9, 2, 3]), np.array([1, 1, 1])), 0)
         >>> runs.begins.tolist(), runs.ends.tolist()
         ([2, 9], [4, 10])
     """
@@ -77,10 +77,10 @@ def runs_of(spans: Spans, most_gap_bytes: int = 0) -> Spans:
     begins, ends = spans.begins[order], np.maximum.accumulate(spans.ends[order])
     gaps = begins[1:] - ends[:-1]
     # the smallest first
-    smallest = np.argsort(gaps, kind="stable") if most_gap_bytes else np.arange(0)
-    is_bridged = gaps <= 0
+    smallest = np.argsort(gaps, kind="stable")
+    is_bridged = np.zeros(len(gaps), bool)
     read_through = np.cumsum(gaps[smallest].clip(0)) <= int(spans.sizes.sum())
-    is_bridged[smallest] |= read_through & (gaps[smallest] <= most_gap_bytes)
+    is_bridged[smallest] = read_through & (gaps[smallest] <= most_gap_bytes)
     cuts = np.flatnonzero(~is_bridged) + 1
     starts, stops = begins[np.append(0, cuts)[: len(begins)]], ends[np.append(cuts, len(ends))[: len(ends)] - 1]
     return Spans(starts, stops - starts)
@@ -128,10 +128,7 @@ def reads_of(spans: Spans, places: Rows) -> list[Read]:
 
 
 def merged(spans: Spans, places: Rows) -> tuple[Spans, Rows]:
-    """Join spans that follow each other, as their places do; empty ones are left out."""
-    if not spans.sizes.all():
-        some = spans.sizes > 0
-        spans, places = Spans(spans.begins[some], spans.sizes[some]), places[some]
+    """Join spans that follow each other, as their places do."""
     follows = (spans.begins[1:] == spans.ends[:-1]) & (places[1:] == places[:-1] + spans.sizes[:-1])
     firsts = np.append(0, np.flatnonzero(~follows) + 1)[: len(places)]
     counts = np.add.reduceat(spans.sizes, firsts) if len(firsts) else spans.sizes

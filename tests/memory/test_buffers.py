@@ -118,6 +118,8 @@ def test_a_batch_that_the_caches_do_not_hold_is_written_past_them(
     assert torch.equal(around[start:-64].view(29, width), source[torch.from_numpy(rows)])
     assert {*around[:start].tolist(), *around[-64:].tolist()} == {7}
     assert sum(calls) == (29 if is_built else 0)
+    # no thread has most of it
+    assert max(calls, default=0) < 20
 
 
 def test_a_small_batch_is_one_copy_of_each_source(monkeypatch: pytest.MonkeyPatch) -> None:
