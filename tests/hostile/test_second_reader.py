@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from conftest import examples
 from hypothesis import given
-from kinds import ROWS, MakeStore
+from kinds import MakeStore
 
 from reader import MemmapDataset
 from reader.format.blocks import read_blocks
@@ -51,13 +51,6 @@ def theirs(store: Path) -> list[Any]:
         return data.rows, data.blocks, lambda row: data.row(row)["pixels"].tobytes()
 
     return found(read, Exception)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_both_readers_take_valid_stores(kind: str, store_of: MakeStore) -> None:
-    one, other = ours(store_of(kind)), theirs(store_of(kind))
-    assert one == other
-    assert (len(one), None in one) == (1 + ROWS, False)
 
 
 def test_both_readers_refuse_the_same_of_hostile_stores(store_of: MakeStore, tmp_path: Path) -> None:
