@@ -1,17 +1,19 @@
 """Commands that end at any moment, by a kill, a power cut or an error of the disk: what they leave continues to the same bytes.
 
 Each kind of run is recorded once, call by call. The record says what a disk may hold at each moment. The nightly trials kill
-before each call of each kind, and cut the power after each.
+before each call of each kind, and cut the power after each. Of two packs, one waits before a call until the other has ended.
 """
 
 from __future__ import annotations
 
 import errno
 import functools
+import os
 import random
 import re
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,6 +31,7 @@ pytestmark = needs_shim
 # those tried in each run of the tests; the nightly trials have all
 KILLED = ("new", "update", "pull", "push", "seal", "merge", "requantize", "cache")
 CUT = ("new", "continued", "overwrite", "resplit", "labelled", "update", "seal", "inside", "merge", "pull", "cache")
+RACED = ("new", "continued", "overwrite")
 # files of rows, of their lines, and images: what is committed of them is said elsewhere
 _ROWS = re.compile(r"\.(memmap|jsonl|jpg)[^/]*$")
 _ROOM = "create,mkdir,write,pwrite,fallocate,fsync,fdatasync"
@@ -162,6 +165,28 @@ def test_a_kill_at_a_random_moment_leaves_the_old_out_or_the_new_one_and_the_lin
         seconds = draw.uniform(0, found.seconds)
         assert found.shim.run(found.run.command(), seconds=seconds)[0] in (-signal.SIGKILL, 0)
         survive(found.run, f"killed after {seconds:.3f} s")
+
+
+@pytest.mark.parametrize(("kind", "count"), moments(RACED, RACED, few=5, many=0))
+def test_of_two_packs_one_wins_wherever_the_first_stands_still(folder: Path, kind: str, count: int) -> None:
+    """The first is stopped before a call that changes a file, and continues when the second has ended."""
+    found, named = recorded(folder, kind), 0
+    for at in sorted({1, 2, 3, *found.some(count)}):
+        found.run.lay_out()
+        first = found.shim.start(found.run.command(), at=at, do="stop")
+        os.waitid(os.P_PID, first.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        second = subprocess.run(found.run.command(), capture_output=True, text=True, timeout=300)
+        os.killpg(first.pid, signal.SIGCONT)
+        _, error = first.communicate(timeout=60)
+        where = f"stopped at call {at}: {error}{second.stderr}"
+        assert 0 in (first.returncode, second.returncode), where
+        for code, text in ((first.returncode, error), (second.returncode, second.stderr)):
+            assert code in (0, 1), where
+            assert (text.count("\n"), "Traceback" in text) == (code, False), where
+        named += f"is being packed by process {first.pid} on {os.uname().nodename}" in second.stderr
+        found.run.check_finished()
+    # the second is refused while the first holds the lock; the first finds all done that the second did before
+    assert named
 
 
 def survive(run: Run, where: str) -> None:
