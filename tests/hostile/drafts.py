@@ -8,7 +8,7 @@ A change is a field, a place in a store, and the value that is put there; GONE r
     samples.jsonl/3/path         in a line, or all of the line
     targets.memmap/q/5           a number in a tensor; the letter is struct's
     jpegs/5                      a JPEG row: how it is encoded, or (behind which marker, how far, bytes removed, put there, times)
-    after/samples.jsonl          a file or folder of the sealed store; the value names a function below
+    after/samples.jsonl          a file or folder of the sealed store; the value is its size, or names a function below
     draft                        all of the store; the value names a function below
 """
 
@@ -69,7 +69,7 @@ class Draft:
         self.head.pop("digest")
         self.table = ""
         # files whose size and digest stay as the head says; (path, what is done to it) once all is written
-        self._kept, self._after = set[str](), list[tuple[str, str]]()
+        self._kept, self._after = set[str](), list[tuple[str, str | int]]()
 
     def put(self, field: str, value: Any) -> None:
         """Make a change."""
@@ -111,9 +111,9 @@ class Draft:
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             (out / name).write_bytes(data)
         for name, what in self._after:
-            # one that is not there, or a folder by now, cannot be emptied or linked
+            # one that is not there, or a folder by now, cannot be cut or linked
             with contextlib.suppress(OSError):
-                _OF_FILES[what](out / name)
+                os.truncate(out / name, what) if isinstance(what, int) else _OF_FILES[what](out / name)
         return out
 
     def jpegs(self) -> list[bytes]:
@@ -206,14 +206,6 @@ def folder(path: Path) -> None:
     path.mkdir()
 
 
-def holes(path: Path) -> None:
-    os.truncate(path, 1 << 42)
-
-
-def emptied(path: Path) -> None:
-    os.truncate(path, 0)
-
-
 def pickled(path: Path) -> None:
     path.write_bytes(b"cos\nsystem\n(S'true'\ntR.")
 
@@ -236,24 +228,19 @@ def key_twice(path: Path) -> None:
     path.write_bytes(_with_digest(body.replace(b'  "rows"', b'  "rows": 13,\n  "rows"', 1)))
 
 
-def wide(path: Path) -> None:
-    """Make it a file of holes of more than a GB, which takes a few kB of a disk."""
-    os.truncate(path, 1_400 << 20)
-
-
-_OF_FILES = {call.__name__: call for call in (pipe, folder, holes, emptied, pickled, link, flipped, key_twice, wide)}
+_OF_FILES = {call.__name__: call for call in (pipe, folder, pickled, link, flipped, key_twice)}
 
 
 # -- what is done to a draft
 
 
 def wide_block(draft: Draft) -> None:
-    """Declare a block of more than a GB."""
+    """Declare a block of more than a GB: of holes, which take a few kB of a disk."""
     size_bytes = 1_400 << 20
     draft.blocks[-1][3] = size_bytes - sum(block[3] for block in draft.blocks[:-1])
     for key, value in (("size_bytes", size_bytes), ("digest", f"crc32:{1:08x}")):
         draft.put(f"files/{PIXELS}/{key}", value)
-    draft.put(f"after/{PIXELS}", "wide")
+    draft.put(f"after/{PIXELS}", size_bytes)
 
 
 def bytes_of_another_block(draft: Draft) -> None:
