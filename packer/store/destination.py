@@ -388,13 +388,15 @@ class Folder:
             for folder in (self.out.parent, working):
                 sync_folder(folder)
             (self.out / REPLACING).unlink()
-        for store in published(self.out):
-            if store != self.out:
-                shutil.rmtree(store / FOLDER, ignore_errors=True)
-                sync_folder(store)  # nothing looks for it there once the working folder of all is gone
+        splits = [store for store in published(self.out) if store != self.out]
+        for store in splits:
+            shutil.rmtree(store / FOLDER, ignore_errors=True)
+            sync_folder(store)
         # NFS keeps an open file, and so its folder
         self._release()
-        shutil.rmtree(working, ignore_errors=True)
+        # nothing looks for those of splits once that of all is gone
+        if not any((store / FOLDER).exists() for store in splits):
+            shutil.rmtree(working, ignore_errors=True)
         sync_folder(self.out)
 
 
