@@ -35,8 +35,9 @@ from reader.format.manifest import PIXELS, SAMPLES, manifest_of
 FRAMES = "_tensordict/frames.memmap"
 EVIL = "cat\x1b[2J\x07\x9b31m\u202eexe\n pack: done"
 GONE = "(gone)"
-# Who refuses a store: every reader and command; `pack verify`, of rows; the same, of the table of blocks; nobody.
-OPENING, VERIFY, BLOCKS, NOBODY = "opening", "verify", "blocks", "nobody"
+# Who refuses a store: every reader and command; who reads the row, and `pack verify`; `pack verify` alone; the same, of the table
+# of blocks; nobody.
+OPENING, ROWS, VERIFY, BLOCKS, NOBODY = "opening", "rows", "verify", "blocks", "nobody"
 # words of the table that stand for what is too long for it
 _LONG = {"(evil)": EVIL, "(long)": "x" * 200_000, "(nines)": "9" * 10_000, "(deep)": "[" * 100_000}
 _ROW_CHECKSUM_BYTES = 4

@@ -137,7 +137,9 @@ def test_splits_of_other_classes_are_refused_as_one_dataset_and_as_a_class_list(
     for split, classes in zip(("train", "val"), LISTS[lists], strict=True):
         store_with(classes, tmp_path / "out" / split)
     for split in ("train", "val"):
-        with pytest.raises(StoreError, match="the splits of .* have different classes: .* Pack .* again with --classes"):
+        with pytest.raises(
+            StoreError, match="the splits of .* have different classes: .* Pack .* again with --classes"
+        ):
             MemmapDataset(tmp_path / "out", split=split)
     assert run(["build", str(images), str(tmp_path / "new"), "--classes", str(tmp_path / "out"), "--size", "32"]) != 0
     assert "splits with different class lists" in capsys.readouterr().err

@@ -55,7 +55,9 @@ def test_a_store_that_is_replaced_while_it_is_pushed_is_not_committed(
     assert changed
     # found before anything is sent, it leaves the other where it was
     with contextlib.nullcontext() if holds_other else pytest.raises(StoreError):
-        assert MemmapDataset(url, cache=root / "cache").manifest.digest == MemmapDataset(root / "before").manifest.digest
+        assert (
+            MemmapDataset(url, cache=root / "cache").manifest.digest == MemmapDataset(root / "before").manifest.digest
+        )
     if not (root / "out").exists():
         return
     assert run(["push", str(root / "out"), url, "--overwrite"]) == 0

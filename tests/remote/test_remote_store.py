@@ -208,7 +208,16 @@ while True:
 
 
 def _program(server: RangeServer, cache: Path, local: Path, seed: int) -> subprocess.Popen[str]:
-    words = [sys.executable, "-c", _PROGRAM, server.url, str(cache), str(local), str(seed), str(Path(sizes.__file__).parent)]
+    words = [
+        sys.executable,
+        "-c",
+        _PROGRAM,
+        server.url,
+        str(cache),
+        str(local),
+        str(seed),
+        str(Path(sizes.__file__).parent),
+    ]
     return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
 
 

@@ -277,7 +277,9 @@ def test_a_class_that_cannot_be_listed_does_not_renumber_the_others(
     images: Path, tmp_path: Path, failing: Failing
 ) -> None:
     failing.fail("scandir", "class1", errno.EACCES)
-    with pytest.raises(ScanError, match="class1 cannot be listed: Permission denied. Allow it, or move that folder away"):
+    with pytest.raises(
+        ScanError, match="class1 cannot be listed: Permission denied. Allow it, or move that folder away"
+    ):
         pack(images, tmp_path / "out", size=32, max_rejects="100%")
 
 
