@@ -21,8 +21,8 @@ _PARTS = (
 )
 
 # Sums are rounded where the sources say so; nothing looks at the flags that floating-point operations raise. Floats are finite:
-# augment.c checks it by their bits. Their least and largest are an instruction each then, which saturation and sharpness are
-# faster by. A function begins a line of the cache, whatever is before it.
+# augment.c checks it by their bits. Their least and largest are an instruction each then, which makes saturation and
+# sharpness faster. A function begins a line of the cache, whatever is before it.
 _FLAGS = ["-O3", "-ffp-contract=off", "-fno-trapping-math", "-ffinite-math-only", "-fno-signed-zeros"]
 _FLAGS += ["-fvisibility=hidden", "-falign-functions=64"]
 

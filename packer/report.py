@@ -47,7 +47,7 @@ class PackReport:
         store_bytes: of all files of the store.
         source_bytes: of all inputs that became rows.
         seconds: from the call to its return.
-        images_per_second: inputs that this run read, by its seconds.
+        images_per_second: inputs that this run read, divided by its seconds.
         too_many_rejects: more than `max_rejects` were rejected.
         reasons: reason of a reject -> how many.
         resumed_from: inputs that were done before this run.

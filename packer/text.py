@@ -71,7 +71,7 @@ def _is_digest(value: object) -> bool:
 
 
 def names_difference(before: Sequence[str], now: Sequence[str]) -> str:
-    """Name the first removed and the first added name; "" if both lists are equal.
+    """Name the first removed and the first added name; "" if both lists have the same names.
 
     Example:
         >>> names_difference(["a", "b"], ["b", "c", "d", "e", "f"])

@@ -1,4 +1,4 @@
-"""Small tensors on a device with a copy on the host: results are computed from that copy, and sent at once.
+"""Small tensors on a device with a copy on the host: results are computed from that copy, and sent in one transfer.
 
 A device takes some microseconds for an operator of a few hundred numbers, and random crops have over a hundred of them.
 """

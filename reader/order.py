@@ -140,7 +140,7 @@ class BlockOrder(Order):
         return int(self._bounds[min((block // self._window + 1) * self._window, len(self._starts))])
 
     def _window_rows(self, number: int, start: int, stop: int) -> Rows:
-        """Return the rows at positions [start, stop) of a window, without computing its other rows."""
+        """Return the rows at positions [start, stop) of the order, as far as one window has them; computes no others."""
         first_block = number * self._window
         bounds = self._bounds[first_block : first_block + self._window + 1]
         first, last = int(bounds[0]), int(bounds[-1])

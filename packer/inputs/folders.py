@@ -1,6 +1,6 @@
 """Folders of images on a disk, listed in ImageFolder's order; opens no image.
 
-Symbolic links are tracked, but never twice into one folder: links among n folders make up to n! paths.
+Symbolic links are followed, but never twice into one folder: links among n folders make up to n! paths.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def copy_target(out: str | os.PathLike[str]) -> Path:
 
 
 def joint_labels(manifests: Sequence[Manifest], *, is_list_given: bool) -> Mapping[str, object]:
-    """Return the label options that all these stores have recorded alike.
+    """Return the recorded label options of these stores; {} if they differ.
 
     Args:
         is_list_given: whether the class list is one that the user gave.

@@ -59,7 +59,7 @@ class _Worker:
     """A worker as the engine knows it.
 
     orders: blocks that it decodes or writes, one after the other. held: blocks that it has decoded and not written.
-    changes, still: changes of its current image so far, and seconds since the last one.
+    changes, still: the changes of in_flight at the last look, and seconds without a new one.
     """
 
     process: BaseProcess
@@ -156,7 +156,7 @@ class LocalEngine:
         return bool(self._blocks)
 
     def _give(self, worker: _Worker, tasks: Iterator[Task], *, waits: bool) -> None:
-        """Give a worker a lost block, else the next one; a waiting worker gets none."""
+        """Give a worker a lost block, else the next one, if it has room; waits: it decodes none now."""
         if self._lost:
             block = self._lost.pop(0)
             worker.tell(block, "decode", block.task)

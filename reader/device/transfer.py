@@ -98,7 +98,7 @@ class DeviceBatch:
 def entered(
     device: torch.device, source: Callable[_P, Generator[_T, None, None]]
 ) -> Callable[_P, Generator[_T, None, None]]:
-    """Return a generator of the same groups for a new thread, whose current device is this one from its first CUDA call on.
+    """Return a source of the same groups for a new thread, whose current device is this one from its first CUDA call on.
 
     In a new thread device 0 is current: waiting for an event there would give it a context, some 500 MB, from every rank.
     """

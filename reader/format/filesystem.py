@@ -108,7 +108,7 @@ def refresh_names(path: Path) -> None:
 
 
 def retry_missing(path: Path, use: Callable[[], _T]) -> _T:
-    """Call use; if it raises FileNotFoundError, refresh the names of path and call it again."""
+    """Return the result of use; if it raises FileNotFoundError, refresh the names of path and call it again."""
     try:
         return use()
     except FileNotFoundError:

@@ -35,7 +35,7 @@ _BRIEF.maxlist = _BRIEF.maxtuple = _BRIEF.maxdict = _BRIEF_ITEMS
 
 
 def shown(text: str, most: int = 0) -> str:
-    """Return text on one line with control characters escaped as Python does; most: the length to cut it to.
+    """Return text on one line with control characters escaped as Python does; most: the length to cut it to, or 0.
 
     Example:
         >>> print(shown("cat\\x1b[2J\\n"), shown("abcdef", most=3))

@@ -78,7 +78,7 @@ def is_number(value: Json) -> bool:
 
 
 def is_plain(value: Json, levels: int = _MOST_LEVELS) -> bool:
-    """Return whether a value is text, a finite number, true, false, null, or lists and objects of these, up to depth levels."""
+    """Whether a value is text, a finite number, true, false, null, or lists and objects of these, at most `levels` deep."""
     if type(value) is dict or type(value) is list:
         inner = value.values() if type(value) is dict else value
         return levels > 0 and all(is_plain(each, levels - 1) for each in inner)

@@ -133,7 +133,7 @@ class RawFile:
             self._fill(memory[place : place + size], start, size)
 
     def read_pieces(self, pieces: Sequence[Piece], targets: Targets) -> None:
-        """Read pieces of the file, each of `staged_read_bytes` at most, and copy the spans in them; raises as `read`."""
+        """Read pieces of the file, each of `STAGED_READ_BYTES` at most, and copy the spans in them; raises as `read`."""
         staging = _staging()
         if (read_spans := span_reader()) is not None:
             table = np.array(pieces, np.int64)
