@@ -117,10 +117,7 @@ class RandomRotation(RowTransform):
         seed: int = 0,
     ) -> None:
         if expand:
-            raise ValueError(
-                "expand=True would give every image of a batch another size. Leave it out, or read the dataset with torch's"
-                " DataLoader and torchvision's."
-            )
+            raise ValueError("expand is True, expected False: it would give each image another size.")
         self.degrees, self.fill = span("degrees", degrees, FINITE, 0), fill
         self.interpolation = one_of("interpolation", interpolation, POINTWISE)
         self.center, self.seed = None if center is None else pair("center", center, FINITE), seed

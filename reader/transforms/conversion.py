@@ -26,7 +26,7 @@ from reader.transforms.composition import Compose, RandomApply, Transform
 from reader.transforms.fills import Fill, mapped_fill, of_kind
 
 _BY_DATALOADER = (
-    "Leave it out, or give the recipe to the dataset and read that with torch's DataLoader:"
+    "Leave it out, or take torch's DataLoader:"
     " DataLoader(MemmapDataset(path, transform=recipe, as_pil=True), batch_size, num_workers=8)."
 )
 # Rows are tensors already, boxes are x0, y0, x1, y1 and clipped at each step.
