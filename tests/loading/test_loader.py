@@ -422,6 +422,29 @@ def test_ctrl_c_ends_an_epoch(large: MemmapDataset, tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
+def test_a_feeder_that_ctrl_c_met_at_its_start_makes_no_batch(
+    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    met, sizes = list[threading.Thread](), list[int]()
+
+    def interrupted(thread: threading.Thread) -> None:
+        met.append(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("reader.buffers.allocated", lambda size: sizes.append(size) or allocated(size))
+    loader = MemmapLoader(train, 30)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            iter(loader)
+    # late: as the interpreter ends, torch's code would abort it
+    met[0].start()
+    met[0].join()
+    assert sizes == []
+    assert len(list(loader)) == len(loader)
+    assert sizes != []
+
+
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_after_an_interrupt_the_rest_of_the_epoch_comes_from_the_state(large: MemmapDataset, prefetch: int) -> None:
     interrupts_at = {2: True}
