@@ -112,8 +112,8 @@ class Draft:
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             (out / name).write_bytes(data)
         for name, what in self._after:
-            # one that is not there, or a folder by now, cannot be cut or linked
-            with contextlib.suppress(OSError):
+            # one that is not there, or a folder by now, cannot be cut or linked; an empty one has no bit to flip
+            with contextlib.suppress(OSError, IndexError):
                 os.truncate(out / name, what) if isinstance(what, int) else _OF_FILES[what](out / name)
         return out
 
