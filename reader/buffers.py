@@ -119,7 +119,7 @@ def own_memory(size_bytes: int) -> torch.Tensor:
 
 
 def pinned(size_bytes: int, device: torch.device) -> torch.Tensor:
-    """Allocate uint8[size_bytes] from which a device copies while the CPU goes on."""
+    """Allocate uint8[size_bytes] from which a device copies while the CPU continues."""
     # the guard of the device: in a new thread device 0 is current, and would get a context
     with torch.cuda.device(device):
         return torch.empty(size_bytes, dtype=torch.uint8, device="cpu", pin_memory=True)

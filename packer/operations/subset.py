@@ -45,7 +45,7 @@ def subset(
     classes: str | os.PathLike[str] | Sequence[str] | None = None,
     per_class: int | None = None,
     fraction: float | None = None,
-    seed: int | None = None,
+    seed: int = 0,
     overwrite: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> PackReport:
@@ -62,7 +62,7 @@ def subset(
             a file. Without it, OUT has the list of the store.
         per_class: the number of rows drawn by seed of each class, all of a smaller one; rows without a class are left out.
         fraction: this fraction of the rows, drawn by seed.
-        seed: of per_class and fraction; None: 0.
+        seed: of per_class and fraction.
         overwrite: replace a store OUT, which may be the store itself.
         progress: called a few times a second from the calling thread.
 
@@ -81,17 +81,11 @@ def subset(
         )
     if per_class is not None and fraction is not None:
         raise OptionsError(f"{Option('per_class')} and {Option('fraction')} both say how many rows: give one of them.")
-    if seed is not None and per_class is None and fraction is None:
-        raise OptionsError(
-            f"{Option('seed')} draws for {Option('per_class')} or {Option('fraction')}: give one of them."
-        )
     if rows is not None:
         check_one_store(store, Option("rows"))
     # all are chosen before the first is written
     target = copy_target(out)
-    plans = {
-        split: _plan(path, rows, classes, per_class, fraction, seed or 0) for split, path in stores_of(store).items()
-    }
+    plans = {split: _plan(path, rows, classes, per_class, fraction, seed) for split, path in stores_of(store).items()}
     return copy_plans(plans, target, overwrite=overwrite)
 
 

@@ -503,7 +503,7 @@ def work():
         time.sleep(0.01)
     time.sleep(0.3)  # the exit waits for this thread
     on_threads("late", 2, int, [()])
-    time.sleep(0.3)  # the other thread goes on
+    time.sleep(0.3)  # the other thread continues
 
 on_threads("late", 2, work, [()])
 """

@@ -171,7 +171,7 @@ def test_rows_without_a_class_are_left_out_where_classes_choose(tmp_path: Path) 
         ({"rows": slice(0, 5, 0)}, "not a slice, nor row numbers"),
         ({"rows": [1, 2**70]}, "not a slice, nor row numbers"),
         ({"seed": -1, "fraction": 0.5}, "seed is -1, expected 0 or more"),
-        ({"seed": 1, "classes": ["class1"]}, "seed draws for per_class or fraction: give one of them"),
+        ({"seed": None, "fraction": 0.5}, "seed is None, expected 0 or more"),
         ({"per_class": True}, "per_class is True, expected 1 or more"),
         ({"classes": [3]}, "classes has 3, expected names"),
         ({"rows": 7}, "not a slice, nor row numbers"),

@@ -20,7 +20,7 @@ from packer.errors import OptionsError
 @click.option("--classes", metavar="STORE|FILE", help="Only rows of the classes of this list, which OUT then has.")
 @click.option("--per-class", type=click.IntRange(1), metavar="K", help="K rows of each class, drawn by --seed.")
 @click.option("--fraction", type=float, metavar="F", help="This share of the rows, drawn by --seed.")
-@click.option("--seed", type=click.IntRange(0), metavar="N", help="Of --per-class and --fraction; without it, 0.")
+@click.option("--seed", type=click.IntRange(0), metavar="N", default=0, help="Of --per-class and --fraction.")
 @options_of("overwrite")
 @answers
 def subset(store: str, out: str, names: tuple[str, ...], output: Output, **options: Any) -> int:
