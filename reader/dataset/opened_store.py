@@ -70,7 +70,8 @@ class OpenedStore:
             if name != "pixels" or self.remote is None:
                 self.files[name] = RawFile(self.path / file, past_cache=False)
                 self._tensors[name] = self._mapped(name, self.path / file)
-        self.pixels = None if self.remote else self._tensors["pixels"].numpy().reshape(-1)
+        self._arrays = {name: tensor.numpy() for name, tensor in self._tensors.items()}
+        self.pixels = self._arrays.get("pixels")
 
     def _mapped(self, name: str, path: Path) -> torch.Tensor:
         """Map the file of a tensor, that of the pixels as uint8[n]."""
@@ -133,8 +134,7 @@ class OpenedStore:
         Raises:
             StoreError: a file was cut short.
         """
-        # read, not copied from the mapping: where the file is cut short meanwhile, that is an error, not the end of the process
-        batch = self._gathered(np.array([row]), self.place(is_read=True), own_memory)
+        batch = self.gather(np.array([row]), own_memory)
         one: Any = row_of(batch, 0) if isinstance(batch, RaggedBatch) else batch[0]
         if isinstance(batch, RaggedBatch) and batch.mask_offsets is not None:
             # torch pickles whole storages, and the mask is in that of the image
@@ -154,27 +154,24 @@ class OpenedStore:
         Raises:
             StoreError: a file was cut short, or the target or shape of the row is none of this store's.
         """
+        self.check_files()
         m, largest = self.manifest, self.manifest.sides
         start, shape = row * math.prod(largest), list(largest)
         if m.has_own_sizes:
-            (start,), shape = self._numbers("offsets", row, 1, np.int64), self._numbers("shapes", row, 3, np.int32)
-        (target,) = self._numbers("targets", row, 1, np.int64)
-        size = math.prod(shape)
+            start, shape = int(self._arrays["offsets"][row]), self._arrays["shapes"][row].tolist()
+        target, size = int(self._arrays["targets"][row]), math.prod(shape)
         is_inside = start >= 0 and start + size <= self.file_bytes and shape[2] == largest[2]
         if not is_inside or not all(0 < side <= most for side, most in zip(shape, largest, strict=True)):
             self.layout(np.array([row]))
             self.check_rows(np.array([row]))
         if not -1 <= target < len(m.classes):
             self.check_rows(np.array([row]))
-        pixels = np.empty(size, np.uint8)
-        self.files["pixels"].read(pixels.data, [(start, size, 0)])
-        return torch.from_numpy(pixels.reshape(shape)).movedim(-1, 0), target
-
-    def _numbers(self, name: str, row: int, count: int, dtype: type[np.integer[Any]]) -> list[int]:
-        """Read the numbers of a row from the file of a tensor."""
-        numbers = np.empty(count, dtype)
-        self.files[name].read(numbers.view(np.uint8).data, [(row * numbers.nbytes, numbers.nbytes, 0)])
-        return numbers.tolist()
+        if get_worker_info() is None:
+            pixels = self._tensors["pixels"][start : start + size].clone()
+        else:
+            pixels = own_memory(size)
+            self.files["pixels"].read(pixels.numpy().data, [(start, size, 0)])
+        return pixels.view(shape).movedim(-1, 0), target
 
     def slice(self, start: int, stop: int) -> Batch:
         """Return rows [start, stop), at least one, as views of a mapping that batches are not copied from.
@@ -228,12 +225,12 @@ class OpenedStore:
         self.check_rows(rows, columns)
         return (table or self.table).begin(rows, columns, place, memory)
 
-    def place(self, *, is_read: bool = False) -> Place:
+    def place(self) -> Place:
         """Return the place of the pixels: a URL, the file, or its mapping, of which no page is mapped in a worker."""
         if self.remote is not None:
             return InFile(self.remote)
         # frames are read, not mapped: unpacked rows are much larger
-        is_read = is_read or not self.table.is_raw or get_worker_info() is not None
+        is_read = not self.table.is_raw or get_worker_info() is not None
         return InFile(self.files["pixels"]) if is_read else self.in_memory()
 
     def in_memory(self) -> Place:

@@ -18,7 +18,6 @@ from torch.utils.data import DataLoader
 
 from packer import pack
 from reader import MemmapDataset, MemmapLoader
-from reader.dataset.opened_store import OpenedStore
 from reader.format.errors import StoreError
 from reader.format.manifest import PIXELS
 
@@ -157,11 +156,3 @@ def test_a_store_that_was_cut_short_is_an_error_and_ends_no_process(store: Path,
     assert process.ended() == 0
     assert [name for name, line in zip(_READS, lines, strict=True) if not line.startswith(f"{name} StoreError: ")] == []
     assert all(Path(file).name in line for line in lines)
-
-
-def test_a_row_is_an_error_also_where_its_file_is_cut_while_it_is_read(
-    train: MemmapDataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(OpenedStore, "check_files", lambda _: os.truncate(train.path / PIXELS, 100))
-    with pytest.raises(StoreError, match="ends at byte 245760: it was cut short while it was read"):
-        train[80]
