@@ -3,7 +3,7 @@
  *   CALLS_STATE   a file of 4096 zero bytes: the count and the lock that all processes share
  *   CALLS_ROOT    the folder, absolute and free of links; what lies elsewhere, pipes and terminals are not seen
  *   CALLS_LOG     append each call to this file, with its data: see calls.py
- *   CALLS_NAMES   ",write,fsync," : only these calls count; without it all do but close and read
+ *   CALLS_NAMES   " write fsync " : only these calls count; "": all do but close and read
  *   CALLS_AT      spoil the n-th that counts ...
  *   CALLS_DO      ... die: kill the process group before it; stop: the group, until SIGCONT; short: do half of a write; a number: fail with that errno
  *
@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -92,23 +93,21 @@ static void absolute_path(int folder, const char *path, char *result) {
 
 static int counts(const char *name) {
     char quoted[64];
-    snprintf(quoted, sizeof quoted, ",%s,", name);
-    return names ? strstr(names, quoted) != NULL : strcmp(name, "close") && strcmp(name, "read");
+    snprintf(quoted, sizeof quoted, " %s ", name);
+    return *names ? strstr(names, quoted) != NULL : strcmp(name, "close") && strcmp(name, "read");
 }
 
-/* Append "name result offset is_spoiled path_bytes to_bytes data_bytes\n", the paths and the data, in one write. */
-static void record(const Call *call, int64_t result, int64_t offset, const void *data, size_t size) {
+/* Append "name result offset is_spoiled path to data\n", between tabs, the data in hex, in one write. */
+static void record(const Call *call, int64_t result, int64_t offset, const unsigned char *data, size_t size) {
     const char *path = getenv("CALLS_LOG");
     if (!path) return;
-    size_t path_size = strlen(call->path), to_size = strlen(call->to);
-    char *line = malloc(256 + path_size + to_size + size);
-    int length = sprintf(line, "%s %lld %lld %d %zu %zu %zu\n", call->name, (long long)result, (long long)offset,
-                         call->error || call->is_short, path_size, to_size, size);
-    memcpy(line + length, call->path, path_size);
-    memcpy(line + length + path_size, call->to, to_size);
-    if (size) memcpy(line + length + path_size + to_size, data, size);
+    char *line = malloc(256 + 2 * PATH_MAX + 2 * size);
+    int length = sprintf(line, "%s\t%lld\t%lld\t%d\t%s\t%s\t", call->name, (long long)result, (long long)offset,
+                         call->error || call->is_short, call->path, call->to);
+    for (size_t i = 0; i < size; i++) length += sprintf(line + length, "%02x", data[i]);
+    line[length++] = '\n';
     int log = syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
-    syscall(SYS_write, log, line, length + path_size + to_size + size);
+    syscall(SYS_write, log, line, length);
     syscall(SYS_close, log);
     free(line);
 }
@@ -203,6 +202,8 @@ static int sync_nothing(int fd) { return fcntl(fd, F_GETFD) < 0 ? -1 : 0; }
 SYNC(fsync)
 SYNC(fdatasync)
 
+/* it changes nothing, but of two packs one may stand still before it */
+ON_DESCRIPTOR(flock, "flock", 0, (int fd, int kind), (fd, kind))
 ON_DESCRIPTOR(ftruncate, "ftruncate", size, (int fd, off_t size), (fd, size))
 ON_DESCRIPTOR(ftruncate64, "ftruncate", size, (int fd, off64_t size), (fd, size))
 

@@ -6,8 +6,8 @@ the names in it safe. A rename is kept or lost as a whole. Knows nothing of pack
 
 from __future__ import annotations
 
-import os
 import random
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,209 +17,142 @@ from tests.crash.calls import Call
 # what a disk writes whole or not at all
 _SECTOR_BYTES = 512
 
-Tree = dict[str, "Tree | bytes"]
+# relative path -> its bytes, None: a folder, which stands before what is in it
+Tree = dict[str, bytes | None]
 
 
 @dataclass(eq=False)
-class _File:
-    """Its bytes when last synced, then after each change since."""
+class _Node:
+    """A file: its bytes when last synced, then after each change since. A folder has none."""
 
-    versions: list[bytes] = field(default_factory=lambda: [b""])
-
-    def change(self, content: bytes) -> None:
-        self.versions.append(content)
-
-    def sync(self) -> None:
-        del self.versions[:-1]
+    versions: list[bytes] = field(default_factory=list)
 
 
-@dataclass(eq=False)
-class _Folder:
-    """Its names as programs see them, and as they are safe."""
-
-    names: dict[str, _File | _Folder] = field(default_factory=dict)
-    safe: dict[str, _File | _Folder] = field(default_factory=dict)
-
-
-# One change of names, kept or lost as a whole: (folder, name, what it led to, what it leads to).
-_Change = list[tuple[_Folder, str, "_File | _Folder | None", "_File | _Folder | None"]]
+# (folder, name) -> what it leads to
+_Names = dict[tuple[_Node, str], _Node]
+_GONE = _Node()
 
 
 class Disk:
-    """A folder on a disk: `apply` calls to it, then ask what would be left of it."""
+    """The folder root on a disk, whose content is safe: `apply` calls to it, then ask what would be left of it."""
 
-    def __init__(self, root: Path) -> None:
-        self._root_path = root.resolve()
-        self._root = _loaded(root)
-        self._pending: list[_Change] = []
+    def __init__(self, root: Path, content: Tree) -> None:
+        self._path, self._root = root.resolve(), _Node()
+        self._names: _Names = {}
+        # changes of names, each kept or lost as a whole: what they led to, what they lead to
+        self._pending: list[tuple[_Names, _Names]] = []
+        for name, data in content.items():
+            self._lead({str(self._path / name): _Node([] if data is None else [data])})
+        self._safe = dict(self._names)
+        self._pending.clear()
 
     def apply(self, call: Call) -> None:
         """Follow one call of the log."""
-        if call.is_done and call.name in _ACTIONS:
-            _ACTIONS[call.name](self, call)
-
-    def only_synced(self) -> Tree:
-        """Return the least that can be left: what was synced, and nothing else."""
-        return self._left(lambda change: False, lambda file: file.versions[0])
-
-    def all_names(self) -> Tree:
-        """Return what journaling file systems may leave: every change of names, and of the bytes only what was synced."""
-        return self._left(lambda change: True, lambda file: file.versions[0])
-
-    def some(self, draw: random.Random) -> Tree:
-        """Return what was synced and of the rest any part: changes of names, and single sectors of files."""
-        share = draw.random()
-        return self._left(lambda change: draw.random() < share, lambda file: _some_sectors(file.versions, draw))
-
-    def everything(self) -> Tree:
-        """Return what programs see."""
-        return self._left(lambda change: True, lambda file: file.versions[-1])
-
-    # -- calls
-
-    def _find(self, path: str) -> tuple[_Folder, str]:
-        """Return the folder that holds the last name of a path."""
-        folder, relative = self._root, Path(path).relative_to(self._root_path)
-        for name in relative.parts[:-1]:
-            inner = folder.names[name]
-            assert isinstance(inner, _Folder)
-            folder = inner
-        return folder, relative.name
-
-    def _entry(self, path: str) -> _File | _Folder:
-        if path == str(self._root_path):
-            return self._root
-        folder, name = self._find(path)
-        return folder.names[name]
-
-    def _file(self, path: str) -> _File:
-        found = self._entry(path)
-        assert isinstance(found, _File)
-        return found
-
-    def _rename_all(self, *changes: tuple[str, _File | _Folder | None]) -> None:
-        """Let each path lead to something else, or to nothing, all in one step."""
-        change: _Change = []
-        for path, after in changes:
-            folder, name = self._find(path)
-            change.append((folder, name, folder.names.get(name), after))
-            _put(folder.names, name, after)
-        self._pending.append(change)
-
-    def _write(self, call: Call) -> None:
-        file = self._file(call.path)
-        old = file.versions[-1].ljust(call.offset, b"\0")
-        file.change(old[: call.offset] + call.data + old[call.offset + len(call.data) :])
-
-    def _resize(self, call: Call) -> None:
-        file = self._file(call.path)
-        size = call.offset if call.name == "ftruncate" else max(call.offset, len(file.versions[-1]))
-        if call.name == "truncate":
-            size = 0
-        file.change(file.versions[-1][:size].ljust(size, b"\0"))
-
-    def _sync(self, call: Call) -> None:
-        entry = self._entry(call.path)
-        if isinstance(entry, _File):
-            entry.sync()
+        if not call.is_done:
             return
-        folders = {entry}
+        match call.name:
+            case "create":
+                self._lead({call.path: _Node([b""])})
+            case "mkdir":
+                self._lead({call.path: _Node()})
+            case "unlink" | "rmdir":
+                self._lead({call.path: _GONE})
+            case "rename":
+                self._lead({call.path: _GONE, call.to: self._node(call.path)})
+            case "link":
+                self._lead({call.to: self._node(call.path)})
+            case "exchange":
+                self._lead({call.path: self._node(call.to), call.to: self._node(call.path)})
+            case "fsync" | "fdatasync":
+                self._sync(self._node(call.path))
+            case "write" | "pwrite" | "punch" | "fallocate" | "ftruncate" | "truncate":
+                versions = self._node(call.path).versions
+                kept = b"" if "truncate" in call.name else versions[-1][call.offset + len(call.data) :]
+                versions.append(versions[-1][: call.offset].ljust(call.offset, b"\0") + call.data + kept)
+
+    def left(self, draw: random.Random) -> tuple[Tree, Tree, Tree, Tree]:
+        """Return what a power cut may leave.
+
+        Returns:
+            the least: what was synced, and nothing else;
+            what journaling file systems leave: every change of names, and of the bytes only what was synced;
+            what programs see;
+            what was synced and of the rest any part: changes of names, and single sectors of files.
+        """
+        share = draw.random()
+        return (
+            self._tree(lambda: False, lambda versions: versions[0]),
+            self._tree(lambda: True, lambda versions: versions[0]),
+            self._tree(lambda: True, lambda versions: versions[-1]),
+            self._tree(lambda: draw.random() < share, lambda versions: _some_sectors(versions, draw)),
+        )
+
+    def _key(self, path: str) -> tuple[_Node, str]:
+        *folders, name = Path(path).relative_to(self._path).parts
+        folder = self._root
+        for one in folders:
+            folder = self._names[folder, one]
+        return folder, name
+
+    def _node(self, path: str) -> _Node:
+        return self._root if path == str(self._path) else self._names[self._key(path)]
+
+    def _lead(self, paths: dict[str, _Node]) -> None:
+        """Let paths lead to something else, all in one step."""
+        after = {self._key(path): node for path, node in paths.items()}
+        self._pending.append(({key: self._names.get(key, _GONE) for key in after}, after))
+        self._names |= after
+
+    def _sync(self, node: _Node) -> None:
+        del node.versions[:-1]
+        folders, safe = {node}, []
         for change in reversed(self._pending):
             # a rename from folder to folder is one step: what came before it in the other one is safe too
-            if any(folder in folders for folder, *_ in change):
-                folders |= {folder for folder, *_ in change}
-        for change in [change for change in self._pending if any(folder in folders for folder, *_ in change)]:
-            for folder, name, _, after in change:
-                _put(folder.safe, name, after)
+            changed = {folder for folder, _ in change[1]}
+            if changed & folders:
+                folders |= changed
+                safe.append(change)
+        for change in reversed(safe):
+            self._safe |= change[1]
             self._pending.remove(change)
 
-    def _rename(self, call: Call) -> None:
-        self._rename_all((call.path, None), (call.to, self._entry(call.path)))
-
-    def _link(self, call: Call) -> None:
-        self._rename_all((call.to, self._entry(call.path)))
-
-    def _exchange(self, call: Call) -> None:
-        self._rename_all((call.path, self._entry(call.to)), (call.to, self._entry(call.path)))
-
-    # -- what is left
-
-    def _left(self, keeps: Callable[[_Change], bool], content: Callable[[_File], bytes]) -> Tree:
-        names: dict[_Folder, dict[str, _File | _Folder]] = {}
-        for change in self._pending:
+    def _tree(self, keeps: Callable[[], bool], content: Callable[[list[bytes]], bytes]) -> Tree:
+        names = dict(self._safe)
+        for before, after in self._pending:
             # a change that rests on a lost one is lost with it
-            rests = all(names.get(folder, folder.safe).get(name) is before for folder, name, before, _ in change)
-            if keeps(change) and rests:
-                for folder, name, _, after in change:
-                    _put(names.setdefault(folder, dict(folder.safe)), name, after)
+            if keeps() and all(names.get(key, _GONE) is node for key, node in before.items()):
+                names |= after
 
-        def tree(folder: _Folder) -> Tree:
-            entries = names.get(folder, folder.safe).items()
-            return {name: tree(node) if isinstance(node, _Folder) else content(node) for name, node in entries}
+        def below(folder: _Node, above: str) -> Tree:
+            found: Tree = {}
+            for (parent, name), node in names.items():
+                if parent is folder and node is not _GONE:
+                    found[above + name] = content(node.versions) if node.versions else None
+                    found |= below(node, f"{above}{name}/")
+            return found
 
-        return tree(self._root)
+        return below(self._root, "")
 
 
-_ACTIONS: dict[str, Callable[[Disk, Call], None]] = {
-    "create": lambda disk, call: disk._rename_all((call.path, _File())),
-    "mkdir": lambda disk, call: disk._rename_all((call.path, _Folder())),
-    "unlink": lambda disk, call: disk._rename_all((call.path, None)),
-    "rmdir": lambda disk, call: disk._rename_all((call.path, None)),
-    "rename": Disk._rename,
-    "exchange": Disk._exchange,
-    "link": Disk._link,
-    "write": Disk._write,
-    "pwrite": Disk._write,
-    "punch": Disk._write,
-    "ftruncate": Disk._resize,
-    "truncate": Disk._resize,
-    "fallocate": Disk._resize,
-    "fsync": Disk._sync,
-    "fdatasync": Disk._sync,
-}
+def read_tree(folder: Path) -> Tree:
+    """Read all that is below a folder."""
+    paths = sorted(folder.rglob("*"))
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in paths}
 
 
 def write_tree(tree: Tree, folder: Path) -> None:
-    """Lay a tree out as a new folder."""
+    """Lay a tree out in place of a folder."""
+    shutil.rmtree(folder)
     folder.mkdir()
-    for name, entry in tree.items():
-        if isinstance(entry, bytes):
-            (folder / name).write_bytes(entry)
+    for name, data in tree.items():
+        if data is None:
+            (folder / name).mkdir()
         else:
-            write_tree(entry, folder / name)
-
-
-def flat(tree: Tree, above: str = "") -> dict[str, bytes]:
-    """Return the files of a tree: relative path -> bytes."""
-    found = dict[str, bytes]()
-    for name, entry in tree.items():
-        found |= {above + name: entry} if isinstance(entry, bytes) else flat(entry, f"{above}{name}/")
-    return found
-
-
-def _loaded(path: Path) -> _Folder:
-    """Take what is there as safe."""
-    names: dict[str, _File | _Folder] = {}
-    for entry in os.scandir(path):
-        inner = Path(entry.path)
-        names[entry.name] = _loaded(inner) if entry.is_dir() else _File([inner.read_bytes()])
-    return _Folder(dict(names), names)
-
-
-def _put(names: dict[str, _File | _Folder], name: str, entry: _File | _Folder | None) -> None:
-    if entry is None:
-        names.pop(name, None)
-    else:
-        names[name] = entry
+            (folder / name).write_bytes(data)
 
 
 def _some_sectors(versions: list[bytes], draw: random.Random) -> bytes:
     """Compose a file of sectors, each as it was at any time since the last sync; its size too."""
-    if len(versions) == 1:
-        return versions[0]
     size = len(draw.choice(versions))
-    sectors = []
-    for start in range(0, size, _SECTOR_BYTES):
-        stop = min(start + _SECTOR_BYTES, size)
-        sectors.append(draw.choice(versions)[start:stop].ljust(stop - start, b"\0"))
-    return b"".join(sectors)
+    sized = [one[:size].ljust(size, b"\0") for one in versions]
+    return b"".join(draw.choice(sized)[at : at + _SECTOR_BYTES] for at in range(0, size, _SECTOR_BYTES))
