@@ -1,4 +1,4 @@
-"""`python -m packer` is the command `pack`, and so is the script that is installed: signals first, then all that takes time."""
+"""The entry point of `pack` and of `python -m packer`: handles signals first, then imports the rest."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import os
 import signal
 from typing import NoReturn
 
-# Of new objects, before cycles among them are looked for: what is imported stays, and looking through it takes 6 ms of a start.
+# New objects before the garbage collector runs: imported modules stay alive, and scanning them takes 6 ms at start.
 _OBJECTS = 50_000
 
 
 def main() -> NoReturn:
-    """Run the command; before and after its own handling of signals, they end the process silently."""
+    """Run the command; signals that come before or after its own handling end the process silently."""
     gc.set_threshold(_OBJECTS)
     for number in (signal.SIGINT, signal.SIGTERM):
-        # who started this may want one ignored, as nohup and a shell's & do
+        # the caller may have set a signal to be ignored, as nohup and a shell's & do
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _end)
     from packer.cli.app import main as run_command

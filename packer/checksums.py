@@ -1,4 +1,4 @@
-"""Digests of files, and the crc32 of a file from those of its pieces, without reading it again."""
+"""Digests of files, and the crc32 of a file from the crc32s of its pieces, without reading it again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def crc32_combine(first: int, second: int, second_bytes: int) -> int:
 
 
 def sha256_file(path: Path, read: Callable[[int], object] = lambda _: None) -> str:
-    """Return "sha256:<hex>" of a file, read in pieces; `read` is called with the bytes of each."""
+    """Return "sha256:<hex>" of a file, read in pieces; `read` is called with the size of each."""
     digest = hashlib.sha256()
     with error_path(path), open(path, "rb") as file:
         while chunk := file.read(_READ_BYTES):

@@ -1,4 +1,4 @@
-"""Errors that a caller of packer may catch, each also a builtin, and those that one module of it raises for another.
+"""Errors that a caller of packer may catch, each also a builtin; and errors between its own modules.
 
 The exit code of each is in `cli/app.py`.
 """
@@ -7,15 +7,15 @@ from __future__ import annotations
 
 
 class PackError(RuntimeError):
-    """The pack failed or was given up; committed blocks can be resumed."""
+    """The pack failed or stopped; it can be resumed after the committed blocks."""
 
 
 class OptionsError(ValueError):
-    """An option has a value it cannot have; the command's exit code is 2."""
+    """An option has an invalid value; the command's exit code is 2."""
 
 
 class ScanError(ValueError):
-    """The inputs are not what `pack` can read; says what was found and what was expected."""
+    """`pack` cannot read the inputs; the message names what was found and what was expected."""
 
 
 class SourceError(PackError):
@@ -27,23 +27,23 @@ class UnreadableError(SourceError):
 
 
 class RemoteError(ScanError):
-    """A URL cannot be listed or opened; says why."""
+    """A URL cannot be listed or opened; the message gives the reason."""
 
 
 class DecodeError(ValueError):
-    """This input cannot become a row; the message is what rejected.jsonl says."""
+    """This input cannot become a row; the message is the reason in rejected.jsonl."""
 
 
 class JpegError(ValueError):
-    """libjpeg-turbo refused or warned; the message is its own."""
+    """libjpeg-turbo failed or warned; the message is the library's."""
 
 
 class FfmpegError(PackError):
-    """There is no FFmpeg; says how to get one."""
+    """FFmpeg is missing; the message says how to install it."""
 
 
 class NotRequantized(ValueError):
-    """FFmpeg does not take this image as it is; says why."""
+    """FFmpeg would convert this image, or cannot read it; the message gives the reason."""
 
 
 class JournalError(PackError):
@@ -59,10 +59,10 @@ class DiskFullError(PackError):
 
 
 class EngineError(RuntimeError):
-    """No worker can do the work; says why."""
+    """No worker can do the work; the message gives the reason."""
 
 
-# From here on for modules of ours alone: no caller sees these.
+# From here on for packer's own modules: no caller sees these.
 
 
 class Terminated(BaseException):

@@ -1,7 +1,7 @@
 """Names of options in messages: `--overwrite` for the command `pack`, `overwrite=True` for Python.
 
-A sentence holds an `Option`, never its spelling. Not for what is written to files: a reason in rejected.jsonl is the same whoever
-called, and has the command's words. Nor for a command of the shell that a sentence tells to run.
+A message holds an `Option`, never its spelling. Files always have the command's spelling: a reason in rejected.jsonl is the
+same for every caller. So do shell commands in messages.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-# Values that Python writes as they are: all others are text.
+# Types whose values are written as they are; others are written as text.
 _SHOWN = (bool, int, float, list, tuple)
 COMMAND, PYTHON = "the command", "Python"
-# Of this process: its workers raise nothing that names an option.
+# Set in this process only: its workers raise no error that names an option.
 _caller = PYTHON
 
 
@@ -32,7 +32,7 @@ def named_for(caller: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Option:
-    """An option in a sentence, with the value that is to be given, if one is; True of a flag.
+    """An option in a message, with the value to give, if any; True for a flag.
 
     Example:
         >>> f"Start over with {Option('overwrite', True)}, or give {Option('fit', 'none')} without {Option('crop_fraction')}."

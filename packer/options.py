@@ -1,4 +1,4 @@
-"""The options of packing: a field each, from which come the command's options, `pack`'s keywords and recorded requests.
+"""The options of packing: each field defines the command's option, `pack`'s keyword and the recorded request.
 
 Imports no image library.
 """
@@ -19,10 +19,10 @@ _Group = TypeVar("_Group", bound="_Options")
 
 CHANNELS = {"rgb": 3, "gray": 1, "rgba": 4}
 
-# Pillow's: it takes what has more for a decompression bomb.
+# Pillow's limit: a larger image counts as a decompression bomb.
 MAX_PIXELS = 178_956_970
 
-# Of `show` how many images.
+# Images that `show` draws.
 TILES = 48
 
 
@@ -41,8 +41,8 @@ def option(
         check: converts a value from Python or the command to one form; not called for a default of None.
         help: its meaning in one line, for the command and for Python.
         metavar: stands for the value in the command's help.
-        records: "always", or "given" for other values than the default: a manifest records it, as it shapes pixels or rows.
-        of_run: it belongs to one run alone, and is no part of the command that makes the same store.
+        records: "always", or "given" if not the default: the manifest records it, since it shapes pixels or rows.
+        of_run: it belongs to one run only, and is left out of the command that makes the same store.
     """
     told = {"check": check, "help": help, "metavar": metavar, "records": records, "of_run": of_run}
     return field(default=default, metadata=told)
@@ -61,7 +61,7 @@ class _Options:
 
     @classmethod
     def pick_from(cls: type[_Group], others: object) -> _Group:
-        """Return the options of this group that other options, or options by name, have; the rest is as by default."""
+        """Take this group's options from other options, or from options by name; the rest keep their defaults."""
         given = others if isinstance(others, Mapping) else vars(others)
         return cls(**{each.name: given[each.name] for each in fields(cls) if each.name in given})
 
@@ -104,7 +104,7 @@ class ShapeOptions(_Options):
 
     @property
     def least_sides(self) -> tuple[int, int] | None:
-        """Height and width that every row has at least; None: all have the size of all images, which is yet to be found."""
+        """Least height and width of a row; None: the common size of all images, which is not known yet."""
         return (1, 1) if self.has_own_sizes else self.sides
 
 
@@ -132,7 +132,7 @@ class RowOptions(ShapeOptions):
 
     @property
     def is_exact(self) -> bool:
-        """Whether JPEGs are never decoded at a reduced size first: neither are requantized ones."""
+        """Whether JPEGs are never decoded at a reduced size first; requantized ones never are."""
         return self.exact or self.requantize is not None
 
 
@@ -184,13 +184,13 @@ class WorkerOptions(_Options):
     )
 
     def allowed_rejects(self, inputs: int) -> int:
-        """Return how many of so many inputs may be rejected."""
+        """Return how many of this many inputs may be rejected."""
         return values.allowed_share(str(self.max_rejects), inputs)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions(_Options):
-    """The order of the rows in OUT, and what may be there already."""
+    """The order of the rows in OUT, and whether OUT may exist already."""
 
     shuffle: int | None = option(
         None,
@@ -200,7 +200,7 @@ class OutputOptions(_Options):
         records="always",
     )
     overwrite: bool = option(False, values.flag, "Replace an existing store.", of_run=True)
-    # of each store that is there make a new one, with the rows of what has not changed
+    # replace each existing store by a new one that reuses the rows of unchanged inputs
     update: ClassVar[bool] = False
 
 
@@ -253,7 +253,7 @@ class PackOptions(OutputOptions, WorkerOptions, InputOptions, RowOptions):
             )
 
     def shaping(self) -> dict[str, object]:
-        """Return every option that shapes the pixels, rows or rejects: what the manifest records and a resume compares."""
+        """Return every option that shapes pixels, rows or rejects: the manifest records them, and a resume compares them."""
         recorded: dict[str, object] = {}
         for each in fields(self):
             value, records = getattr(self, each.name), each.metadata["records"]
@@ -262,7 +262,7 @@ class PackOptions(OutputOptions, WorkerOptions, InputOptions, RowOptions):
         return recorded | {"exact": self.is_exact}
 
     def words(self) -> list[str]:
-        """Return the words of the command that ask for the same store; paths in them hold from any folder.
+        """Return the words of the command that makes the same store; their paths are valid in any folder.
 
         Examples:
             >>> PackOptions(size=(224, 224), fit="pad", exact=True).words()

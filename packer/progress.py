@@ -1,6 +1,6 @@
-"""Progress of a command: loops report it to the callback that the called function got as `progress`.
+"""Progress of a command: loops report it to the `progress` callback of the called function.
 
-A loop is many calls below that function. So the listener is set for all calls of one thread, not an argument of each.
+A loop is many calls below that function. So the callback is set per thread, not passed through each call.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Result = TypeVar("_Result")
 
 OnProgress = Callable[[Progress], None]
 
-# Of a loop. The slowest read a file each, of which a busy disk gives some hundred a second.
+# Iterations between two reports. The slowest loops read one file per iteration, some hundred a second from a busy disk.
 _EVERY = 1024
 
 _listener: ContextVar[OnProgress | None] = ContextVar("listener", default=None)
@@ -58,13 +58,13 @@ def notify(progress: Progress) -> None:
 
 
 class CountedBytes:
-    """Counts bytes of files that are read, and reports them as the stage "digest"."""
+    """Counts bytes read from files, and reports them as the stage "digest"."""
 
     def __init__(self, total: int) -> None:
         self._done, self._total = 0, total
 
     def __call__(self, count: int) -> None:
-        """Count some more."""
+        """Add to the count."""
         self._done += count
         notify(Progress("digest", self._done, self._total))
 

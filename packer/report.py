@@ -11,14 +11,14 @@ class Progress:
 
     Attributes:
         stage: "list" (inputs are listed); "sizes" (headers are read); "digest", "check", "read"
-            (what a store says of its rows is read); "allocate", "pack", "seal" or "copy"; of `packed` also "wait".
+            (the records of a store's rows are read); "allocate", "pack", "seal" or "copy"; `packed` also has "wait".
         done: inputs that are done; bytes in "allocate" and "digest", rows in "copy".
         total: the number of all; 0 if unknown, as while inputs are listed.
         rejected: inputs that were rejected so far.
-        source_bytes: bytes of the sources that were read.
+        source_bytes: bytes read from the sources.
         split: name of the split, or "".
         waits_for: in "wait", who packs; else "".
-        found: once all inputs are listed, what they are: "1,000 images, 10 classes".
+        found: once all inputs are listed, their summary: "1,000 images, 10 classes".
     """
 
     stage: str
@@ -37,30 +37,30 @@ class PackReport:
 
     Attributes:
         out: the store, or the folder that holds one store a split.
-        inputs: how many there are.
+        inputs: number of inputs.
         rows: inputs that became rows.
         rejected: inputs that did not.
         ignored: files that are no inputs.
-        classes: how many there are.
+        classes: number of classes.
         size: (height, width) of a row; the largest height and width of rows of their own sizes.
-        channels: of a row.
-        store_bytes: of all files of the store.
-        source_bytes: of all inputs that became rows.
+        channels: channels of a row.
+        store_bytes: size of all files of the store.
+        source_bytes: size of all inputs that became rows.
         seconds: from the call to its return.
         images_per_second: inputs that this run read, divided by its seconds.
         too_many_rejects: more than `max_rejects` were rejected.
-        reasons: reason of a reject -> how many.
+        reasons: reason of a reject -> count.
         resumed_from: inputs that were done before this run.
         target_kind: "class", "regression" or "multi-hot".
         notes: sentences about the inputs: folders and columns that were left out, changed boxes.
-        changed_count: sources that changed since the pack was interrupted: all from the block of the first on was packed again.
+        changed_count: sources that changed since the interruption; all blocks from the first such one on were packed again.
         changed_paths: the first five of them.
         kept: rows that an update took over from the store that it replaced.
-        gone: rows of that store whose input is no more.
+        gone: rows of that store whose input no longer exists.
         has_own_sizes: rows have sizes of their own.
         has_masks: rows have masks.
         splits: name of a split -> its report; empty without splits.
-        part: "2/4" where only that part was packed: all counts are the part's, and there is no store yet; else "".
+        part: "2/4" if only that part was packed: all counts are the part's, and no store exists yet; else "".
         is_in_place: OUT holds this store; False if too many rejects keep the store before.
     """
 

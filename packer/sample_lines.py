@@ -19,7 +19,7 @@ from reader.format.values import INT32_MOST, INT64_MOST, Json, integer, is_numbe
 
 _REMEDY = "Copy the store again, or pack again."
 _SHA256 = re.compile("[0-9a-f]{64}").fullmatch
-# Optional fields of a line on the decoding of its row: a test, and the expected value in words.
+# Optional fields that record how a row was decoded: a test of the value, and the expected value in words.
 _DECODING: dict[str, tuple[Callable[[Json], bool], str]] = {
     **dict.fromkeys(("decoder", "format", "kept"), (lambda value: type(value) is str, "text")),
     "requantized": (lambda value: type(value) is bool, "true or false"),
@@ -29,9 +29,9 @@ _DECODING: dict[str, tuple[Callable[[Json], bool], str]] = {
     "warnings": (lambda value: type(value) is list and all(type(each) is str for each in value), "a list of texts"),
 }
 
-# Made once: json.dumps makes an encoder for each call that has options, between two images.
+# Made once: json.dumps with options makes an encoder at each call.
 _JSON = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"))
-# json.loads takes half as long again, to skip white space that no line has.
+# json.loads takes half as long again: it skips white space, which no line has.
 _DECODE = json.JSONDecoder().raw_decode
 
 
@@ -39,8 +39,8 @@ _DECODE = json.JSONDecoder().raw_decode
 class Sample:
     """A line of samples.jsonl: the input that a row was packed from.
 
-    width and height are pixels of the upright source; size_bytes and sha256 are None for what is no file. decoding says which
-    decoder decoded the row, and how, under the keys of the line. columns are the further columns of its table, None without one.
+    width and height are pixels of the upright source; size_bytes and sha256 are None if it is not a file. decoding records
+    the row's decoder and its settings, under the keys of the line. columns are the other columns of the table, or None.
     """
 
     path: str
@@ -66,7 +66,7 @@ class Sample:
         """Read a line.
 
         Raises:
-            ValueError: it is none, or a value in it is of another kind than FORMAT.md says.
+            ValueError: it is invalid, or a value has another kind than in FORMAT.md.
         """
         given = line.decode("ascii") if isinstance(line, bytes) else line
         try:
@@ -79,7 +79,7 @@ class Sample:
         if given[end:] not in ("\n", ""):
             raise ValueError(f"{given[:60]!r} is not a line of {SAMPLES}: something is behind the object.")
         path, target, size_bytes, sha256, width, height = own
-        # without a table, which takes 3 us a row
+        # a table of checks would take 3 us a row
         if not (
             type(path) is str
             and (type(target) is int or type(target) is list)
@@ -125,7 +125,7 @@ def read_samples(out: Path, manifest: Manifest | None = None) -> Iterator[Sample
         manifest: if given, the number of lines and their targets are compared with it.
 
     Raises:
-        StoreError: a line is none; names the row.
+        StoreError: a line is invalid; names the row.
     """
     return (sample for _, sample in read_samples_with_offsets(out, manifest))
 
@@ -157,10 +157,10 @@ def _decoded(out: Path, row: int, line: bytes, manifest: Manifest | None = None)
 
 
 def check_sample(sample: Sample, manifest: Manifest) -> None:
-    """Check that a line's target is one of its store.
+    """Check that a line's target is valid in its store.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not.
     """
     target = sample.target
     if manifest.target_count is None:
@@ -177,7 +177,7 @@ def read_rejects(out: Path) -> Iterator[Reject]:
     """Yield the lines of a store's rejected.jsonl, in the order of the inputs.
 
     Raises:
-        StoreError: a line is none; names it.
+        StoreError: a line is invalid; names it.
     """
     for number, raw in enumerate(_lines(out / REJECTED)):
         what = f"{out / REJECTED}, line {number + 1}"
@@ -197,7 +197,7 @@ def read_json_lines(path: Path) -> Iterator[dict[str, object]]:
 
 
 def _lines(path: Path, begin: int = 0) -> Iterator[bytes]:
-    """Yield the lines of a file from a byte on; a line above the limit is cut, and then fails to parse."""
+    """Yield the lines of a file from a byte offset; a line above the limit is cut, and then fails to parse."""
     with error_path(path), open_regular(path) as file:
         file.seek(begin)
         yield from iter(partial(file.readline, MOST_LINE_BYTES), b"")

@@ -10,7 +10,7 @@ import sys
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
-# This process, or the system, can open nothing more: no file is to blame.
+# This process, or the system, can open no more files: the file itself is not at fault.
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 
 

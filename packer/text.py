@@ -38,7 +38,7 @@ def _in_words(value: object) -> object:
 def options_difference(found: Mapping[str, object], expected: Mapping[str, object], then: str = ", now ") -> str:
     """Name the first option in which two records of options differ, as the caller writes both values.
 
-    None and False say that an option was not given.
+    None and False mean that an option was not given.
 
     Args:
         then: the words between the two values.
@@ -60,7 +60,7 @@ def options_difference(found: Mapping[str, object], expected: Mapping[str, objec
             if all(given):
                 return f" ({Option(key, before)}{then}{Option(key, now)})"
             value = before if given[0] else now
-            # of a file the record has the digest, and of some options that they were given
+            # the record has a file's digest, and for some options only that they were given
             option = Option(key, None if value is True or _is_digest(value) else value)
             return f" (with {option}{then}without)" if given[0] else f" (without {option}{then}with it)"
     return ""
@@ -83,7 +83,7 @@ def names_difference(before: Sequence[str], now: Sequence[str]) -> str:
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """Name rising whole numbers, those that follow each other by the first and the last.
+    """Name ascending whole numbers, and each run of them by its first and last.
 
     Example:
         >>> spans([0, 1, 2, 3, 7, 255])

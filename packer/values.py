@@ -17,15 +17,15 @@ from packer.option_names import Option, written
 from reader.format.filesystem import absolute_path, user_path
 from reader.format.urls import is_url
 
-# Takes the option that a sentence names, and its value; raises OptionsError.
+# Takes an option, for the message, and its value; raises OptionsError.
 Check = Callable[[Option, Any], Any]
 
-# Above this a row is more than 1 GB in RGB; such a size is a slip of the finger.
+# A square row of this size takes 0.8 GB in RGB; a larger size is a typo.
 _MAX_SIDE = 16384
 
 
 def number(low: float, high: float, expected: str = "", *, kind: type[int] | type[float] = int) -> Check:
-    """Return a check for an int, or a float, of low to high, or its text; True is no number.
+    """Return a check for an int or a float in [low, high], or its text; True is refused.
 
     Example:
         >>> number(1, 4096)(Option("workers"), "2")
@@ -51,7 +51,7 @@ quality = number(2, 31, "2 (best) to 31 (smallest), as ffmpeg's -q:v")
 
 
 def one_of(*names: str) -> Check:
-    """Return a check for one of some names."""
+    """Return a check for one of these names."""
 
     def check(option: Option, value: Any) -> str:
         """Return an option's value if it is one of the names."""

@@ -1,4 +1,4 @@
-"""The command `pack` with all its commands; what each of them raises becomes one line on stderr and an exit code."""
+"""The command `pack` and its subcommands; an error becomes one line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from reader.format.errors import StoreError, interrupt_behind
 
 
 class _DefaultToBuild(click.Group):
-    """Runs `build` if the first word is no command's name."""
+    """Runs `build` if the first word is not a command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Insert `build` before words that begin with no command."""
+        """Insert `build` if the first word is not a command."""
         if args and args[0] not in (*self.commands, "-h", "--help", "--version"):
             args = ["build", *args]
         return super().parse_args(ctx, args)
@@ -102,14 +102,14 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command and exit with its code; every expected error is one line on stderr."""
     code = run(arguments)
     if code in (EXIT_INTERRUPTED, EXIT_TERMINATED):
-        # all is closed; Python would wait for threads whose requests a server does not answer
+        # everything is closed; Python would wait for threads whose requests a server does not answer
         os._exit(code)
     sys.exit(code)
 
 
 def run(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    # numpy starts a thread a CPU for algebra that packing never does; without them it starts in half the time
+    # numpy's BLAS starts a thread per CPU, which packing never uses; without them the import takes half the time
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     words = sys.argv[1:] if arguments is None else arguments
     to_continue = command_to_continue(words)
@@ -121,7 +121,7 @@ def run(arguments: list[str] | None = None) -> int:
     except click.UsageError as e:
         message = e.format_message()
         if message.startswith("Usage: "):
-            # `pack` alone is answered by all of the help, which needs no word before or after it
+            # `pack` without arguments prints the full help, without an error line
             click.echo(message, err=True)
             return EXIT_USAGE
         command = e.ctx.command_path if e.ctx else f"pack {words[0] if words[0] in cli.commands else 'build'}"
@@ -130,7 +130,7 @@ def run(arguments: list[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt, Terminated) as e:
         return report_signal(e, to_continue)
     except BrokenPipeError:
-        # the reader of our stdout is gone; nothing is left to say
+        # the reader of stdout is gone; nothing is left to print
         discard(sys.stdout)
         return EXIT_FAILED
     except Exception as e:
@@ -139,7 +139,7 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _exit_code(error: Exception) -> int:
-    """Print an expected error as one line and return its exit code; raise a bug again, for its traceback."""
+    """Print an expected error as one line and return its exit code; re-raise a bug, for its traceback."""
     if isinstance(error, MemoryError):
         return fail("this process gets no more memory. Free some, or raise its limit (ulimit -v, cgroup).", EXIT_FAILED)
     if isinstance(error, OptionsError | ScanError):

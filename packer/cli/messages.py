@@ -82,7 +82,7 @@ def copied(report: PackReport) -> str:
 
 
 def sealed(report: PackReport) -> str:
-    """Summarize a store that was made of its parts."""
+    """Summarize a store that was made from its parts."""
     return "\n".join([*store_lines(report), f"sealed in {report.seconds:.1f} s", *reject_lines(report)])
 
 
@@ -135,8 +135,8 @@ def too_many_rejects(report: PackReport, allowed: str) -> str:
 
 
 def next_step(report: PackReport, images: str, has_boxes: bool) -> str:
-    """Write the lines that train from a store, or validation lines if its name or that of IMAGES says val or test."""
-    # of splits, the one to train on comes first
+    """Return the lines of code that train from a store, or validate if its name or that of IMAGES contains val or test."""
+    # with splits, the training split comes first
     store = next(iter(report.splits.values()), report)
     is_train = min(_roles(store.out) or _roles(images), default=ROLES["train"]) == ROLES["train"]
     what, name, shuffle = ("train from", "train", ", shuffle=True") if is_train else ("validate on", "val", "")
@@ -154,7 +154,7 @@ def next_step(report: PackReport, images: str, has_boxes: bool) -> str:
             f"    {'loss = sum(model(images, targets).values())' if is_train else 'outputs = model(images)'}",
         ]
         return "\n  ".join(lines)
-    # rows of several sizes are cropped to be one batch
+    # rows of several sizes are cropped to fit one batch
     if store.has_own_sizes:
         transform = f", transform=transforms.{'RandomResizedCrop' if is_train else 'ResizeCenterCrop'}(224)"
     else:
@@ -228,7 +228,7 @@ def manifest_lines(out: str, m: Manifest) -> dict[str, str]:
 
 
 def source_lines(manifest: Manifest, sources: SourceStatistics) -> dict[str, str]:
-    """Describe the rows a class, and the sizes of their sources."""
+    """Describe the rows per class, and the sizes of their sources."""
     lines = {}
     if counts := sources.class_counts:
         least, most = (choose(range(len(counts)), key=counts.__getitem__) for choose in (min, max))

@@ -1,4 +1,4 @@
-"""Options of the command: those of packing, from the fields of `packer.options`, and what several commands share."""
+"""Options of the command: those of packing, from the fields of `packer.options`, and those that several commands share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StorePath(click.Path):
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:
-        """Return a path or URL; an empty one is a usage error, as of an unset variable of a script."""
+        """Return a path or URL; an empty one is a usage error, as from an unset variable in a script."""
         if value == "":
             self.fail("it is empty, expected a path or URL.", param, ctx)
         return super().convert(user_path(value), param, ctx)
@@ -99,7 +99,7 @@ def takes_images(*names: str) -> Callable[[Callable[..., int]], Callable[..., in
 
 
 def need_torch(command: str) -> None:
-    """Raise PackError if torch or tensordict is missing, for a command that reads as a training program does."""
+    """Raise PackError if torch or tensordict is missing, for a command that reads like a training program."""
     for name in ("torch", "tensordict"):
         if importlib.util.find_spec(name) is None:
             raise PackError(f"{command} needs {name}. Run it where you train, or: pip install torch tensordict")
@@ -114,7 +114,7 @@ def parse_rows(text: str, most: int = 10_000_000) -> list[int]:
         spans.append(range(int(match[1]), int(match[2] or match[1]) + 1))
         if not spans[-1]:
             raise OptionsError(f"--rows has {piece!r}, expected the smaller row first.")
-    # a slip of the finger must not fill the memory
+    # a typo must not fill the memory
     if (count := sum(map(len, spans))) > most:
         raise OptionsError(f"--rows names {count:,} rows, expected up to {most:,}.")
     return [*itertools.chain.from_iterable(spans)]

@@ -1,6 +1,6 @@
 """The output of the command: reports, errors with their exit codes, and progress, as tqdm's bar on a terminal.
 
-Alone knows tqdm.
+The only module that knows tqdm.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 EXIT_FAILED, EXIT_USAGE, EXIT_REJECTS, EXIT_DISK_FULL = 1, 2, 3, 28
 EXIT_INTERRUPTED, EXIT_TERMINATED = 130, 143
-# Stages of which bytes are counted.
+# Stages that count bytes.
 _BYTES = ("allocate", "digest", "verify", "push", "pull")
 
 
 @dataclass(frozen=True)
 class Output:
-    """The output of a command, by its options --json and --quiet."""
+    """The output of a command, as set by --json and --quiet."""
 
     as_json: bool
     quiet: bool
 
     def progress(self, unit: str = " images") -> ProgressBar:
-        """Return the bar of a command that counts these units."""
+        """Return a progress bar that counts these units."""
         return ProgressBar(hidden=self.quiet or self.as_json, unit=unit)
 
     def report(self, report: DataclassInstance, text: str, notes: Iterable[str] = ()) -> None:
@@ -52,7 +52,7 @@ class Output:
             say(text)
 
     def packed(self, report: PackReport, text: str, max_rejects: str) -> int:
-        """Print the report of a store that was made; returns the exit code."""
+        """Print the report of a new store; returns the exit code."""
         self.report(report, text, report.notes)
         return fail(messages.too_many_rejects(report, max_rejects), EXIT_REJECTS) if report.too_many_rejects else 0
 
@@ -68,7 +68,7 @@ def fail(message: str, code: int) -> int:
 
 def discard(stream: TextIO) -> None:
     """Drop the unwritten text of a broken stream: Python would try again at exit."""
-    with contextlib.suppress(OSError):  # a stream of Python alone
+    with contextlib.suppress(OSError):  # a Python object without a descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -88,12 +88,12 @@ class ProgressBar:
     """Progress of a command on stderr.
 
     Args:
-        hidden: says nothing.
-        unit: of what is counted; "B": bytes.
+        hidden: show nothing.
+        unit: the counted unit; "B": bytes.
     """
 
     def __init__(self, *, hidden: bool, unit: str = " images") -> None:
-        # sys.stderr is None where the caller closed it
+        # sys.stderr is None if the caller closed it
         self._hidden = hidden or sys.stderr is None or not sys.stderr.isatty()
         self._unit, self._stage = unit, ""
         self._bar: Any = None
@@ -145,7 +145,7 @@ class ProgressBar:
                 unit_scale=unit == "B",
                 # the time left follows from the mean speed of the stage: blocks come in bursts
                 smoothing=0,
-                # of a terminal that does not know its size 80 x 24, where tqdm would draw nothing; two columns are for a ^C
+                # a terminal of unknown size counts as 80 x 24: tqdm would draw nothing; two columns are left for a ^C
                 ncols=size.columns - 2,
                 nrows=size.lines,
                 leave=False,
@@ -156,7 +156,7 @@ class ProgressBar:
 
 
 def clear_bars() -> None:
-    """Clear all bars from the terminal before an exit that leaves no `with` block."""
+    """Clear all bars from the terminal before an exit that skips `with` blocks."""
     tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)  # None: not imported, or not yet all of it
     for bar in list(getattr(tqdm, "_instances", ())):
         bar.close()

@@ -18,7 +18,7 @@ class signals_raise:
     """Turn SIGINT and SIGTERM into exceptions while the command runs, so that everything is closed on the way out.
 
     Args:
-        to_continue: the line that continues the command, as `command_to_continue` gives it.
+        to_continue: the line that continues the command, as `command_to_continue` returns it.
     """
 
     def __init__(self, to_continue: str) -> None:
@@ -27,7 +27,7 @@ class signals_raise:
     def __enter__(self) -> None:
         self._before: dict[signal.Signals, Any] = {}
         for number in (signal.SIGINT, signal.SIGTERM):
-            # who started this may want one ignored, as nohup and a shell's & do
+            # the caller may have set a signal to be ignored, as nohup and a shell's & do
             if signal.getsignal(number) == signal.SIG_IGN:
                 continue
             try:

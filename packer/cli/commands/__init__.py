@@ -1,4 +1,4 @@
-"""One module a command of `pack`: its options, the call that does the work, and what it prints.
+"""One module per command of `pack`: its options, the library call, and its output.
 
-What commands share, messages, progress, signals and exit codes, is in `packer.cli`. Nothing here decodes or writes a store.
+Shared code (messages, progress, signals, exit codes) is in `packer.cli`. No command decodes or writes a store itself.
 """

@@ -20,7 +20,7 @@ from packer.cli.output import say, say_json
 def bench(out: str, batch_size: int, seconds: float, as_json: bool) -> int:
     """Time reading the store OUT, beside memory and the disk.
 
-    MemmapLoader and torch's DataLoader, beside copying the rows, and reading them from the disk.
+    Times MemmapLoader and torch's DataLoader, plain copies of the rows, and reads from the disk.
 
     \b
     Examples:

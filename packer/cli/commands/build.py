@@ -18,7 +18,7 @@ def build(images: tuple[str, ...], out: str, output: Output, **options: Any) -> 
     """Decode IMAGES once into the store OUT (the default command).
 
     IMAGES is a folder of classes, images or splits, also at a URL; a .csv, .tsv, .jsonl or .parquet table; tars; a zip; or
-    - for paths on standard input. The same line again continues an interrupted pack. OUT is there once it is finished.
+    - for paths on standard input. The same line again continues an interrupted pack. OUT exists once it is finished.
 
     \b
     Examples:
@@ -31,7 +31,7 @@ def build(images: tuple[str, ...], out: str, output: Output, **options: Any) -> 
     with output.progress() as bar:
         report = pack(images, out, **options, progress=bar.update)
     text = messages.summary(report)
-    # 0 seconds for a pack that finds its store finished
+    # a pack that finds its store finished reports 0 seconds
     if report.seconds and not report.too_many_rejects and not report.part:
         text = f"{text}\n{messages.next_step(report, images[0], has_boxes=options['boxes'] is not None)}"
     return output.packed(report, text, options["max_rejects"])

@@ -19,9 +19,9 @@ from packer.cli.output import EXIT_FAILED, Output, say, say_json
 def compare(images: str, out: str, rows: int, output: Output) -> int:
     """Compare the store OUT with IMAGES, decoded by Pillow.
 
-    IMAGES are decoded whole, then resized and cropped by the options of the pack. Reports how many levels of 255 pixels differ,
-    whether classes, their order and the numbers of images are the same, and what explains a difference. Exit code 1 if anything
-    but levels differs. To compare a program's own recipe, call pixpack.compare.
+    IMAGES are decoded whole, then resized and cropped by the options of the pack. Reports differences of pixels in levels of
+    255, of classes, their order and the number of images, with explanations. Exit code 1 if anything but levels differs. To
+    compare a program's own recipe, call pixpack.compare.
 
     \b
     Examples:

@@ -14,9 +14,10 @@ from packer.cli.output import EXIT_FAILED, say, say_json
 @click.argument("path", type=StorePath(), default=".")
 @JSON
 def doctor(path: str, as_json: bool) -> int:
-    """Show this machine's decoders, and those that it lacks.
+    """Show this machine's decoders, and the missing ones.
 
-    Also how to get that, and the disk of PATH, where you plan to put a store. Exit code 1 if packing needs what is missing.
+    Also shows how to install those, and the disk of PATH, where you plan to put a store. Exit code 1 if packing needs a
+    missing one.
 
     \b
     Examples:

@@ -17,8 +17,8 @@ from packer.cli.output import ProgressBar, say, say_json
 def info(out: str, as_json: bool) -> int:
     """Show the content, options and sources of the store OUT.
 
-    OUT may also be a folder of splits. Of a pack that has not finished, out.packing, it says how far that
-    is and which line continues it, with exit code 1. Reads no pixels.
+    OUT may also be a folder of splits. For an unfinished pack, out.packing, it shows the progress and the line that continues
+    it, with exit code 1. Reads no pixels.
 
     \b
     Examples:

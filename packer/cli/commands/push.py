@@ -17,8 +17,8 @@ from packer.cli.output import Output
 def push(out: str, url: str, overwrite: bool, output: Output) -> int:
     """Copy the files of the store OUT to URL, the manifest last.
 
-    Each is compared with its checksum before it is sent. Nothing is sent if the store is already there. With --overwrite,
-    another store at URL is gone as soon as this begins. Of a folder of splits, each store is copied below URL by its name.
+    Each file is checked before it is sent. Nothing is sent if the store is already there. With --overwrite, another store at
+    URL is removed first. If OUT is a folder of splits, each store is copied below URL under its name.
 
     \b
     Examples:
@@ -40,7 +40,7 @@ def push(out: str, url: str, overwrite: bool, output: Output) -> int:
 def pull(url: str, out: str, output: Output) -> int:
     """Copy the store at URL to OUT, and check every byte.
 
-    The same command continues an interrupted pull. If URL holds splits, each store is copied below OUT by its name.
+    The same command continues an interrupted pull. If URL holds splits, each store is copied below OUT under its name.
 
     \b
     Examples:

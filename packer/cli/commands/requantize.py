@@ -23,9 +23,9 @@ from packer.cli.output import EXIT_REJECTS, Output, fail
 def requantize(images: str, dest: str, output: Output, **options: Any) -> int:
     """Convert JPEGs of a folder to smaller ones in DEST, by ffmpeg.
 
-    Folders and names stay. Other files, and JPEGs that FFmpeg would convert on the way, are in DEST unchanged; broken images are
-    skipped, recorded and summed up. EXIF orientation is kept. IMAGES never changes. The same line
-    again continues an interrupted run, and does what is new or changed.
+    Folders and names stay. Other formats, and JPEGs that FFmpeg would convert, are copied unchanged. Broken images are
+    skipped, recorded and summed up. EXIF orientation is kept. IMAGES never changes. The same line again continues an
+    interrupted run, and converts new or changed images.
 
     \b
     Examples:

@@ -21,7 +21,7 @@ from reader.format.filesystem import absolute_path, error_path
 def show(out: str, rows: str | None, count: int, output: str | None) -> int:
     """Draw rows of the store OUT into a PNG, with boxes and masks.
 
-    Of a folder of splits, into one PNG for each: FILE-train.png and so on.
+    For a folder of splits, draws one PNG per split: FILE-train.png and so on.
 
     \b
     Examples:

@@ -17,10 +17,10 @@ from packer.options import LabelOptions, WorkerOptions
 def update(images: tuple[str, ...], out: str, output: Output, **options: Any) -> int:
     """Update the store OUT from IMAGES, decoding changed ones only.
 
-    OUT becomes what a new pack of IMAGES would make, byte for byte. Every image is read. One whose bytes have not changed keeps
-    its row; the others are decoded, with the options, columns and class list that OUT was packed with. Give paths again:
-    --boxes, --masks, --root. An update that would change the class numbers of rows that stay needs --classes. The new store is
-    built beside OUT, which stays readable until then: the disk must hold both.
+    OUT becomes what a new pack of IMAGES would make, byte for byte. Every image is read. Images with unchanged bytes keep
+    their rows. The others are decoded with the options, columns and class list of OUT. Give paths again: --boxes, --masks,
+    --root. An update that would change the class numbers of kept rows needs --classes. The new store is built beside OUT,
+    which stays readable until then: the disk must hold both.
 
     \b
     Examples:
