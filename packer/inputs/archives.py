@@ -1,7 +1,7 @@
 """Tars and zips: their members as inputs, with labels and the positions of their bytes. Nothing is unpacked.
 
-A tar may have labels as WebDataset has them: a.cls beside a.jpg is the label, a.json and a.txt are kept in samples.jsonl.
-Splits and classes are those of the folder that was packed into the archive.
+A tar may have WebDataset's labels: a.cls beside a.jpg is the label, a.json and a.txt are kept in samples.jsonl.
+Splits and classes follow the folders in the archive.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from packer.sources.roots import check_system
 from reader.format.filesystem import absolute_path
 from reader.format.values import Json
 
-# what stands beside the image of its name in a tar
+# suffixes of an image's label files in a tar
 _LABELS = ("cls", "json", "txt")
 _READ_BYTES = 256 << 10
 _MOST_LABEL_BYTES = 16 << 20
 
 
 def archive_kind(path: Path) -> str | None:
-    """Return "tar", "zip" or "gzip", as a file's first bytes say, or None."""
+    """Return "tar", "zip" or "gzip" by a file's first bytes, or None."""
     try:
         with open(path, "rb") as file:
             head = file.read(tarfile.BLOCKSIZE)
@@ -45,7 +45,7 @@ def archive_kind(path: Path) -> str | None:
         return "zip"
     if head.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")):
         return "gzip"
-    # where POSIX ustar and GNU write it in the header of a member
+    # its place in a member's header by POSIX ustar and GNU
     return "tar" if head[257:262] == b"ustar" else None
 
 
@@ -53,7 +53,7 @@ def read_tars(paths: list[Path], classes: tuple[str, ...] | None, options: Input
     """List the members of one or more tars, in their order.
 
     Raises:
-        ScanError: a tar cannot be read or is cut short, or a label makes no sense.
+        ScanError: a tar cannot be read or is cut short, or a label is invalid.
     """
     inputs, name_filter, cells = (
         _empty(paths),
@@ -81,7 +81,7 @@ def read_tars(paths: list[Path], classes: tuple[str, ...] | None, options: Input
             cells.add(_record(name, labels, path))
 
     def where(index: int) -> str:
-        """Name a sample as an error does: archives have no lines."""
+        """Name a sample for an error: archives have no lines."""
         return f"the sample {inputs.paths[index]} of {paths[inputs.members[index][0]]}"
 
     inputs.cells = cells.further if any(cell != "{}" for cell in cells.further) else Paths()
@@ -97,12 +97,12 @@ def read_tars(paths: list[Path], classes: tuple[str, ...] | None, options: Input
 
 
 def _members(path: Path, suffixes: Collection[str]) -> Iterator[tuple[str, int, int, bytes | None, str | None]]:
-    """Yield a tar's members except folders, in order: name, offset and size of the data, the data of a label file.
+    """Yield a tar's members except folders, in order: name, offset and size of the data, label data, reason.
 
-    Of one that cannot be an input also the reason.
+    The label data is that of a label file; the reason is given if the member cannot be an input.
 
     Raises:
-        ScanError: it is cut short, damaged, or several tars one after the other.
+        ScanError: it is cut short, damaged, or several tars in one file.
         SourceError: its disk cannot be read now.
     """
     size_bytes, name = path.stat().st_size, "its beginning"
@@ -110,10 +110,10 @@ def _members(path: Path, suffixes: Collection[str]) -> Iterator[tuple[str, int, 
         with tarfile.open(path, "r:") as tar:
             file = cast(IO[bytes], tar.fileobj)
             while (info := tar.next()) is not None:
-                # it would keep all of them
+                # tarfile would keep all members
                 tar.members = []  # type: ignore[attr-defined]
                 name, label = info.name, None
-                # of less than 0 bytes the next one would be that again, forever
+                # after a negative size, this member would come again, forever
                 if info.size < 0 or (info.isreg() and info.offset_data + info.size > size_bytes):
                     raise tarfile.ReadError("the member's data are not all there")
                 if info.isdir():
@@ -124,7 +124,7 @@ def _members(path: Path, suffixes: Collection[str]) -> Iterator[tuple[str, int, 
                     label = file.read(info.size)
                 yield name, info.offset_data, info.size, label, None if is_plain else "it is no plain file in its tar"
             _check_end(file, tar.offset)
-    # tarfile lets the last four through of records, sizes and rows of headers that no program writes
+    # tarfile raises the last four for records, sizes and chains of headers that no program writes
     except (OSError, tarfile.TarError, EOFError, ValueError, OverflowError, MemoryError, RecursionError) as e:
         if isinstance(e, OSError):
             check_system(str(path), e)
@@ -132,7 +132,7 @@ def _members(path: Path, suffixes: Collection[str]) -> Iterator[tuple[str, int, 
 
 
 def _check_end(file: IO[bytes], offset: int) -> None:
-    """Raise ReadError if a tar continues behind its end: tarfile takes a damaged header for it, and `cat` joins tars."""
+    """Raise ReadError if a tar continues after its end: tarfile takes a damaged header for the end, and `cat` joins tars."""
     file.seek(offset)
     while data := file.read(_READ_BYTES):
         if any(data):
@@ -140,7 +140,7 @@ def _check_end(file: IO[bytes], offset: int) -> None:
 
 
 def _record(name: str, labels: dict[str, dict[str, bytes]], path: Path) -> dict[str, Json]:
-    """Return the columns beside an image: the fields of its .json, and its .cls and .txt under those names."""
+    """Return the columns of an image: the fields of its .json, and its .cls and .txt under those names."""
     found: dict[str, Json] = {}
     for suffix, data in next((labels[stem] for stem in _stems(name) if stem in labels), {}).items():
         text = data.decode("utf-8-sig", "surrogateescape")

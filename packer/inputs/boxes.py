@@ -1,6 +1,6 @@
-"""Boxes as label files have them, and in rows: each follows its picture through EXIF orientation, resize, crop and padding.
+"""Boxes from label files, moved into rows: each follows its picture through EXIF orientation, resize, crop and padding.
 
-In a row a box is clipped; one without area there is left out. Reads no file and no pixel.
+A box is clipped to its row, and left out if it has no area there. Reads no file and no pixel.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ class Boxes:
     counts:  int64[n], boxes of each input
     corners: float64[M, 4] x0, y0, x1, y1
     targets: int64[M] class indices
-    frames:  float64[n, 2] width and height in which an input's corners are measured; 1, 1: they are fractions of the picture;
-             0, 0: pixels of the picture, whatever its size
-    most:    the most boxes that any input of the complete pack has; a split has no other K than its neighbors
+    frames: float64[n, 2] width and height that an input's corners refer to; 1, 1: fractions of the picture; 0, 0: its pixels
+    most: the largest number of boxes of any input of the complete pack: all splits have the same K
     """
 
     counts: Ints
@@ -80,10 +79,10 @@ class Boxes:
         return {name: array.tobytes() for name, array in found.items()}
 
     def _placed(self, owners: Ints, pictures: Ints, geometry: Geometry) -> Floats:
-        """Return corners in pixels of the rows, clipped to picture and row; pictures: as of `moved_to_rows`."""
+        """Return corners in pixels of the rows, clipped to picture and row; pictures: as in `moved_to_rows`."""
         sizes, turns = pictures[:, :2], pictures[:, 2:]
         stored = np.where(turns >= 5, sizes[:, ::-1], sizes)
-        # a label file that gives the size after turning was made from upright pictures
+        # a label file with the size after EXIF orientation was made from upright pictures
         is_upright = (self.frames == sizes).all(1, keepdims=True) & (self.frames != stored).any(1, keepdims=True)
         framed = np.where(is_upright, sizes, stored)
         frames = np.where(self.frames == 0, framed, self.frames)

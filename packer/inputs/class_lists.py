@@ -1,6 +1,6 @@
-"""Class lists: a store's, the data.yaml of YOLO, one name a line; or numbers as classes. All names are NFC.
+"""Class lists: from a store, YOLO's data.yaml or a file of one name a line; or numbers as classes. All names are NFC.
 
-Reads these files alone; knows nothing of images. The only module that knows PyYAML.
+Reads only these files; knows nothing about images. The only module that knows PyYAML.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from packer.sources.roots import check_system
 from reader.format.errors import StoreError
 from reader.format.manifest import read_manifest
 
-# More indices than any set of classes has: a column of ids was taken for labels.
+# More indices than any set of classes has: the column holds ids, not labels.
 MOST_CLASSES = 1_000_000
 
 
@@ -24,7 +24,7 @@ def load_classes(source: str) -> tuple[str, ...]:
     """Read a class list from a store's manifest, a data.yaml, or a text file with one name a line.
 
     Raises:
-        ScanError: there is none, or a name stands twice.
+        ScanError: it has no class list, or lists a name twice.
     """
     path = Path(source)
     try:
@@ -51,7 +51,7 @@ def load_classes(source: str) -> tuple[str, ...]:
 
 
 def checked_names(names: object, source: object) -> tuple[str, ...]:
-    """Return a class list in Unicode's NFC; raises ScanError if it is no list of names, or repeats one."""
+    """Return a class list in Unicode's NFC; raises ScanError if it is not a list of names, or repeats one."""
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise ScanError(f"{source} holds no list of class names. Expected one name a line, without blank lines.")
     found = tuple(map(composed, names))
@@ -77,7 +77,7 @@ def read_data_yaml(path: Path) -> tuple[str, ...]:
     """Read the class names of ultralytics' data.yaml: `names`, a list, or number -> name; all else is ignored.
 
     Raises:
-        ScanError: it cannot be read, or its names are none; or PyYAML is missing.
+        ScanError: it cannot be read, its names are invalid, or PyYAML is missing.
     """
     try:
         import yaml

@@ -46,7 +46,7 @@ def list_folder(images: Path) -> dict[str, Inputs]:
 
 
 def _children(root: Path, folder: str, name_filter: NameFilter) -> tuple[list[str], list[str]]:
-    """Name the sub-folders, those behind links last, and the files of root/folder, without what is a system's."""
+    """List the sub-folders (links last) and the files of root/folder, without those of systems."""
     folders, links, files = list[str](), list[str](), list[str]()
     try:
         with os.scandir(root / folder) as entries:
@@ -94,7 +94,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return entry.is_dir()
     except OSError as e:
         check_system(entry.path, e)
-        return False  # a link that leads back to itself: reading it will say so
+        return False  # a link to itself: reading it will raise the error
 
 
 def _identity(folder: Path) -> tuple[int, int]:
@@ -106,6 +106,6 @@ def _identity(folder: Path) -> tuple[int, int]:
 
 
 def _unlisted(folder: Path, error: OSError) -> ScanError:
-    """Return the error of a folder that cannot be listed: left out, it would give the classes behind it other numbers."""
+    """Return the error of a folder that cannot be listed: leaving it out would renumber the classes after it."""
     check_system(str(folder), error)
     return ScanError(f"{folder} cannot be listed: {error.strerror}. Allow it, or move that folder away.")

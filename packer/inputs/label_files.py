@@ -1,6 +1,6 @@
-"""Labels in files of their own: boxes in COCO's json or a folder of YOLO's .txt, and masks; which input each belongs to.
+"""Labels in separate files, matched to inputs: boxes in a COCO json or a folder of YOLO .txt files, and masks.
 
-What is wrong with one image's labels rejects that image, with the reason; what makes all of them unclear ends the pack before it
+An error in one image's labels rejects that image, with the reason. An error that concerns all labels ends the pack before it
 begins. Opens no mask.
 """
 
@@ -26,7 +26,7 @@ from packer.option_names import Option
 from packer.sources.roots import check_system, files_below
 
 _EXPECTED = "Expected COCO's json, with lists of images, annotations and categories, or a folder of YOLO's .txt."
-# beside or above the label files: one name a line, and ultralytics' file
+# class lists beside or above the label files: one name a line, or ultralytics' file
 _CLASS_FILES = ("classes.txt", "obj.names", "data.yaml", "data.yml")
 # formats that keep every value; a JPEG would not
 _MASK_SUFFIXES = (".png", ".bmp", ".gif", ".tif", ".tiff")
@@ -60,7 +60,7 @@ class _Labels:
             self.refused.setdefault(index, reason)
 
     def boxes(self) -> Boxes:
-        """Return all boxes, input after input."""
+        """Return all boxes, in the order of the inputs."""
         corners = np.array(self.corners, np.float64).reshape(-1, 4)
         owners, targets = np.array(self.owners, np.int64), np.array(self.targets, np.int64)
         return Boxes.grouped(owners, corners, targets, self.frames)
@@ -73,7 +73,7 @@ def give_boxes(splits: dict[str, Inputs], path: Path, classes: tuple[str, ...] |
         classes: the class list to impose.
 
     Raises:
-        ScanError: there is no such file or folder, or it is not understood; the inputs have classes of their own.
+        ScanError: the file or folder is missing or invalid, or the inputs have classes already.
     """
     if named := next((inputs.classes[0] for inputs in splits.values() if inputs.classes), ""):
         raise ScanError(
@@ -125,7 +125,7 @@ def give_masks(splits: dict[str, Inputs], folder: Path) -> None:
 
 
 def _label_paths(split: str, inputs: Inputs) -> list[str]:
-    """Return the paths by which label files may name inputs: with the split's folder; a member's name in its archive."""
+    """Return the paths by which label files may name inputs: with the split's folder, or a member's name in its archive."""
     if inputs.archives:
         return [inputs.above + path for path in inputs.paths]
     return [f"{split}/{path}" for path in inputs.paths] if split else inputs.paths[:]
@@ -164,7 +164,7 @@ def _read_coco(path: Path, names: list[str], imposed: tuple[str, ...] | None) ->
 
 
 def _coco_images(path: Path, records: list[Any], found: _Labels) -> dict[int | str | None, list[int]]:
-    """Return id of an image -> its inputs, which have labels from now on, and its size as their frame."""
+    """Return image id -> inputs; marks the inputs as labelled, and sets the image's size as their frame."""
     find, owners = _finder(found.names, path), dict[int | str | None, list[int]]()
     for number, record in enumerate(records, start=1):
         key = _key(record, "id")
@@ -225,7 +225,7 @@ def _categories(
 def _finder(names: list[str], source: Path) -> Callable[[str], list[int]]:
     """Return a function that finds inputs by a path in a label file: the paths are equal, or one ends with the other.
 
-    One image that is listed twice is two inputs; where several images end so, it raises ScanError.
+    An image that is listed twice is two inputs. If a path matches several images, it raises ScanError.
     """
     spelled, of_base = [*map(composed, names)], dict[str, list[int]]()
     for index, name in enumerate(spelled):
@@ -250,7 +250,7 @@ def _is_finite(value: object) -> bool:
 
 
 def _read_yolo(folder: Path, names: list[str], imposed: tuple[str, ...] | None) -> _Labels:
-    """Read a .txt an image, at its relative path: lines of class index, center x, center y, width, height, as fractions."""
+    """Read one .txt per image, at its relative path: lines of class index, center x, center y, width, height, as fractions."""
     files = {composed(file): file for file in files_below(folder) if file.endswith(".txt")}
     # data.yaml is beside labels/train or above it
     beside = (where / name for where in (folder, *folder.resolve().parents[:2]) for name in _CLASS_FILES)

@@ -1,6 +1,6 @@
 """The meaning of cells in target columns: a class name, a whole number, several numbers, or several labels.
 
-All of a column decides, and each refusal names a line. Every cell is read as text, once. Knows no file.
+The whole column determines its kind, and each error names a line. Every cell is read as text, once. Knows no file.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from packer.option_names import Option
 from packer.text import counted
 from reader.format.values import Json
 
-# What float32 rounds to its largest number, and not to infinity.
+# The largest number that float32 does not round to infinity.
 MOST_FLOAT32 = 3.4028235677973362e38
 
 # a leading zero makes a name: 007 is not 7
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|-?inf")
-# cells of a column that is one label, as 0 and 1
+# cells of a column that stands for one label -> 0 or 1
 _FLAGS = {"0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1}
 _SEPARATORS = (",", ";", "|", " ")
 
@@ -44,7 +44,7 @@ def give_labels(
         separator: between the labels of a cell; None: a cell is one label, unless it is a list.
 
     Raises:
-        ScanError: a cell is of another kind than the others, or says a class that is not in the list.
+        ScanError: a cell is of another kind than the others, or names a class that is not in the list.
     """
     name = ",".join(columns)
     inputs.labels["target_column"] = name
@@ -94,18 +94,18 @@ def _labelled(
     *,
     is_list: bool,
 ) -> None:
-    """Read a column of labels or numbers; is_list: of several a cell."""
+    """Read a column of labels or numbers; is_list: several per cell."""
     distinct = {text for row in rows for text in row}
     is_named = classes is not None and not distinct.isdisjoint(classes)
     if not is_named and all(map(_NUMBER.fullmatch, distinct)):
         if not all(map(_INTEGER.fullmatch, distinct)):
-            # pandas writes whole numbers with a point where others are missing
+            # pandas writes whole numbers with a decimal point if other cells are empty
             is_whole = not is_list and all("inf" not in text and float(text).is_integer() for text in distinct)
             if not is_whole or (classes is None and all(rows)):
                 _regression(inputs, name, rows, where)
                 return
             rows = [[str(int(float(text))) for text in row] for row in rows]
-        # no index has so many digits
+        # no index has more digits
         index = {text: int(text[:20]) for row in rows for text in row}
         limit, lowest = MOST_CLASSES if classes is None else len(classes), 0 if is_list else -1
         if outside := {text for text, number in index.items() if not lowest <= number < limit}:
@@ -140,7 +140,7 @@ def _first(rows: list[list[str]], texts: Collection[str], where: Where) -> tuple
 
 
 def _check_names(names: Sequence[str], rows: list[list[str]], name: str, where: Where) -> list[str]:
-    """Refuse names that are no UTF-8, or of which some are numbers; return a note on those that look like several labels."""
+    """Refuse names that are not UTF-8, or names mixed with numbers; return a note on names that look like several labels."""
     if garbled := {text for text in names if any("\ud800" <= letter <= "\udfff" for letter in text)}:
         line, text = _first(rows, garbled, where)
         raise ScanError(f"{line} is not UTF-8: it has {text!r} as {name}. Save it as UTF-8.")

@@ -1,6 +1,6 @@
 """Lists of paths on standard input; the paths of lists and tables, made relative to one root. No image is opened.
 
-No store holds a path of this machine: paths become relative to the folder of --root, or to the last one that holds all.
+No store holds a path of this machine: paths become relative to --root, or to the deepest folder that holds all.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from reader.format.filesystem import absolute_path, plain_path
 
 
 def read_list(images: str, options: InputOptions) -> dict[str, Inputs]:
-    """Read paths from standard input, one a line ("-") or NUL-separated ("-0"): the folder that they are in, in their order.
+    """Read paths from standard input, one a line ("-") or NUL-separated ("-0"), in their order; returns split -> Inputs.
 
     Raises:
-        ScanError: nothing comes, or a line is empty.
+        ScanError: the input, or a line of it, is empty.
     """
     if os.isatty(0):
         raise ScanError(
@@ -67,12 +67,12 @@ def listed(
     unit: str,
     images: str,
 ) -> tuple[Inputs, Sequence[int]]:
-    """Make inputs of listed paths; returns them, and the indices of the paths, of which only images become inputs.
+    """Make inputs from listed paths; returns them, and the indices of those paths, as only images become inputs.
 
     Args:
-        lines: the number of the line of each path.
-        starts: where relative paths may start; with --root the first from which all are below that. Of these and --root the
-            last is the root, without --root the last folder that holds all.
+        lines: the line number of each path.
+        starts: folders that relative paths may start from, tried in order, then --root. With --root, the first start is taken
+            that puts all paths below it. Without it, the root is the deepest folder that holds all.
         unit: "line" or "row", for messages; images: the name of the list.
 
     Raises:
@@ -122,7 +122,7 @@ def _taken(names: Paths, lines: array[int], options: InputOptions, unit: str, im
     if not taken:
         raise ScanError(
             f"{unit} {lines[0]} of {images} has {names[0]!r}, and no line has the path of an image. Expected names that end in"
-            f" .jpg or the like; {Option('extension')} adds what they lack."
+            f" .jpg or the like; {Option('extension')} adds a missing suffix."
         )
     return taken
 
@@ -131,7 +131,7 @@ def _folders(names: Paths, start: Path) -> dict[str, str]:
     """Map listed folders to absolute ones without dots, each with a slash at its end."""
     found = dict[str, str]()
     for name in names:
-        # files of one folder become plain alike: plain_path takes longer than all else
+        # once per folder: plain_path takes longer than all other steps
         if (folder := _folder_of(name)) not in found:
             found[folder] = os.path.join(plain_path(os.path.join(start, folder)), "")
     return found

@@ -1,7 +1,7 @@
 """Names as inputs, splits and classes: one rule for folders, lists, tars, zips and URLs.
 
-Names with an image suffix are inputs, all others are counted. The first folders are splits, or else the classes, as
-torchvision's ImageFolder has them (0.28, `datasets/folder.py`). Lists nothing itself.
+Names with an image suffix are inputs, all others are counted. The first folders are splits, or else classes as in
+torchvision's ImageFolder (0.28, `datasets/folder.py`). Lists nothing itself.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from packer.report import Progress
 from packer.text import counted, some
 from reader.format.splits import ROLES
 
-# torchvision's list, and what else holds photographs under another name
+# torchvision's list, and other suffixes of photographs
 IMAGE_SUFFIXES = (
     *(".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"),
     *(".gif", ".jfif", ".jpe", ".mpo", ".avif", ".jp2", ".j2k", ".jpf", ".jpx"),
-    # listed without a decoder too, so that none is skipped silently: a reject names the package to install
+    # listed even without a decoder, so that none is skipped silently: a reject names the package to install
     *(".heic", ".heif", ".hif", ".jxl"),
 )
-# What systems and tools put among images: thumbnails of Synology and QNAP, resource forks in zips of macOS, bins, lost files.
+# Folders that systems and tools put among images: thumbnails of Synology and QNAP, resource forks in zips of macOS, bins,
+# lost files.
 _JUNK = {"__macosx", "@eadir", "@recycle", "#recycle", "$recycle.bin", "system volume information", "lost+found"}
-# AppleDouble: what macOS writes beside a file on a disk that is not its own. ._a.jpg is no image.
+# AppleDouble: macOS writes such a file beside each file on foreign disks. ._a.jpg is not an image.
 _JUNK_FILE = "._"
-# of an image that no class folder holds, where others have one
+# the reason for an image outside the class folders
 _STRAY = "it is beside the class folders and so has no class; move it into one"
 _PROGRESS_EVERY = 10_000
 
@@ -45,7 +46,7 @@ def is_image(name: str) -> bool:
 
 
 def is_junk(folder: str) -> bool:
-    """Whether a folder of this name is hidden or a system's: it is neither class nor split."""
+    """Whether a folder of this name is hidden or a system's, and so neither class nor split."""
     return folder.startswith(".") or folder.lower() in _JUNK
 
 
@@ -56,7 +57,7 @@ class NameFilter:
     Attributes:
         seen: all names.
         ignored: names without an image suffix.
-        left_out: hidden folders and those of systems, and files of macOS.
+        left_out: hidden and system folders, and macOS files.
     """
 
     seen: int = 0
@@ -81,7 +82,7 @@ class NameFilter:
         return is_image(name)
 
     def passes(self, name: str) -> bool:
-        """Whether a file is no system's, and in no hidden folder."""
+        """Whether a file is neither a system's nor in a hidden folder."""
         *folders, file = name.split("/")
         for depth, folder in enumerate(folders, start=1):
             if is_junk(folder):
@@ -110,8 +111,8 @@ def divided(inputs: Inputs, *, is_wrapped: bool = True, is_sorted: bool = False)
     """Divide listed inputs by their split folders; returns the splits, and the folder around them, "a/" or "".
 
     Args:
-        is_wrapped: a folder around all of it is no class.
-        is_sorted: bring the samples into ImageFolder's order; else they stay in the order in which they are listed.
+        is_wrapped: a single folder around everything is not a class.
+        is_sorted: sort the samples in ImageFolder's order; else they keep the listed order.
     """
     folders = folders_of(inputs)
     common = os.path.commonpath(folders) if is_wrapped else ""
@@ -176,7 +177,7 @@ def first_folders(inputs: Inputs) -> Iterator[str]:
 
 
 def note_folder_around(inputs: Inputs) -> None:
-    """Note that one folder holds all images in sub-folders, which may be meant as classes; as in ImageFolder, it is the class."""
+    """Note that one folder holds all images in sub-folders, perhaps the intended classes; as in ImageFolder, it is the class."""
     folders = {tuple(folder.split("/", 2)[:2]) for folder in folders_of(inputs)}
     if len({folder[0] for folder in folders}) == 1 and all(len(folder) == 2 for folder in folders):
         around, inner = next(iter(folders))[0], sorted(folder[1] for folder in folders)
@@ -188,10 +189,10 @@ def note_folder_around(inputs: Inputs) -> None:
 def check_lookalikes(names: Iterable[str], images: str) -> None:
     """Refuse folders that look like splits: seg_train and seg_test, trainA and testA, train and test1.
 
-    What is beside the word must be alike, but for digits: train station and test tube are classes.
+    The rest of both names must be equal, except for digits: train station and test tube are classes.
 
     Args:
-        images: the folder around them; "": there is none that can be packed by itself.
+        images: the folder around them; "": no folder can be packed by itself.
 
     Raises:
         ScanError: there are two such folders.

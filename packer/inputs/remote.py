@@ -11,7 +11,7 @@ from packer.sources.base import State, check_size
 from packer.sources.object_storage import is_refused, object_version, open_url, reason
 from reader.format.shown import redacted
 
-# What a file system raises of a URL that names nothing there, or makes no sense to it.
+# Errors of a file system for a missing or invalid URL.
 _WRONG = (FileNotFoundError, ValueError, TypeError, NotImplementedError, ImportError)
 
 
@@ -49,14 +49,14 @@ def list_objects(url: str) -> dict[str, tuple[int, int]]:
     """Return the objects below a URL: relative path -> (bytes, a number that changes with its version).
 
     Raises:
-        RemoteError: there is no such bucket or folder, or the URL makes no sense.
-        SourceError: storage refuses the credentials; as UnreadableError: it does not answer, or fails.
+        RemoteError: the bucket or folder is missing, or the URL is invalid.
+        SourceError: storage refuses the credentials; UnreadableError if it does not answer, or fails.
     """
     files, root = open_url(url)
     try:
         listed = files.find(root, detail=True)
         if not listed and url.startswith("http"):
-            files.ls(root, detail=False)  # `find` takes a web server that does not answer for an empty folder
+            files.ls(root, detail=False)  # `find` treats a web server that does not answer as an empty folder
     except _WRONG as e:
         raise RemoteError(f"{redacted(url)} cannot be listed: {reason(e)}.") from None
     except Exception as e:  # each file system has errors of its own

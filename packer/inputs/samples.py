@@ -1,6 +1,6 @@
-"""The inputs of a pack as plain values: their names and targets, and where the bytes of each are.
+"""The inputs of a pack as plain values: their names, targets, and the places of their bytes.
 
-Flat buffers and arrays, not an object an input: a million images are about 60 MB of paths. Reads nothing.
+Flat buffers and arrays, not one object per input: a million images are about 60 MB of paths. Reads nothing.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 # dtype of the store -> typecode of the standard library's array; a bool is a byte
 _CODES = {"int64": "q", "int32": "i", "float32": "f", "float64": "d", "uint8": "B", "bool": "B"}
-# Decoded at once by a loop.
+# Paths that a loop decodes at once.
 _TOGETHER = 1024
-# Keeps bytes that are no characters, as in names that are no UTF-8.
+# Keeps the bytes of names that are not UTF-8.
 _ERRORS = "surrogatepass"
 
 
@@ -42,7 +42,7 @@ class Paths(Sequence[str]):
             self.append(path)
 
     def append(self, path: str) -> None:
-        """Add one."""
+        """Add a path."""
         self._data += path.encode("utf-8", _ERRORS)
         self._data.append(0)
         self._ends.append(len(self._data))
@@ -53,7 +53,7 @@ class Paths(Sequence[str]):
         return self._data
 
     def escaped_bytes(self) -> int:
-        """Return the most bytes that they take in a journal."""
+        """Return the most bytes that all paths take in a journal."""
         # non-ASCII text is escaped twice: "é" is \\\\u00e9
         return len(self._data) * (1 if self._data.isascii() else 7)
 
@@ -88,13 +88,13 @@ class Column:
 
     @classmethod
     def from_rows(cls, dtype: str, rows: Iterable[Any], count: int | None = None, *, code: str = "") -> Column:
-        """Collect one number an input, or a sequence of count numbers; code: of the array in memory, if not that of dtype."""
+        """Collect one number per input, or a sequence of count numbers; code: the array's typecode, if not that of dtype."""
         flat = rows if count is None else (number for row in rows for number in row)
         return cls(dtype, count, array(code or _CODES[dtype], flat))
 
     @classmethod
     def multi_hot(cls, labels: Iterable[Collection[int]], count: int) -> Column:
-        """Collect the classes of each input as count numbers 0 or 1: a byte each here, float32 in the store."""
+        """Collect the classes of each input as count numbers 0 or 1: a byte each in memory, float32 in the store."""
         return cls.from_rows("float32", ([int(k in row) for k in range(count)] for row in labels), count, code="B")
 
     @property
@@ -108,7 +108,7 @@ class Column:
         return self.values[index * self.count : (index + 1) * self.count].tolist()
 
     def tolist(self, start: int = 0, stop: int | None = None) -> list[Json]:
-        """Return the numbers of inputs [start, stop); a list for each input where count is given."""
+        """Return the numbers of inputs [start, stop); a list for each input if count is given."""
         if self.count is None:
             return self.values[start:stop].tolist()
         stop = len(self.values) // self.count if stop is None else stop
@@ -134,16 +134,16 @@ class Column:
 
 @dataclass
 class Inputs:
-    """Samples in input order. Paths are relative to root; a member's is its archive's path, "/", and its name in there."""
+    """Samples in input order. Paths are relative to root; a member's is its archive's path, "/", and its name."""
 
     root: Path
     classes: tuple[str, ...] = ()
     paths: Paths = field(default_factory=Paths)
     targets: Column = field(default_factory=lambda: Column("int64"))
     target_kind: str = "class"
-    # only of rows that are copied: further tensors
+    # only for copied rows: further tensors
     extras: dict[str, Column] = field(default_factory=dict)
-    # only of tables and tars: the further columns of each input, as a JSON object
+    # only for tables and tars: the further columns of each input, as a JSON object
     cells: Paths = field(default_factory=Paths)
     refused: dict[int, str] = field(default_factory=dict)
     ignored: int = 0
@@ -151,14 +151,14 @@ class Inputs:
     boxes: Boxes | None = None
     # only with --masks: each input's mask, relative to that folder
     masks: list[str] | None = None
-    # only of a list or table: the line that names each input
+    # only for a list or table: the line that names each input
     lines: Column = field(default_factory=lambda: Column("int64"))
-    # only of archives: a Member for each input
+    # only for archives: a Member for each input
     archives: tuple[Archive, ...] = ()
     members: Column = field(default_factory=lambda: Column("int64", len(Member._fields)))
-    # the folder around all of an archive, and that of the split: "photos/train/"
+    # the folder around all members of an archive, and the split's: "photos/train/"
     above: str = ""
-    # only of a dataset, whose targets are known once its items are read: what its first item is, to know it by
+    # only for a dataset, whose targets are unknown before its items are read: its first item, which identifies it
     identity: str = ""
     # how targets, classes and boxes were read, as the manifest records it: names of columns, digests, no path
     labels: dict[str, object] = field(default_factory=dict)
@@ -166,7 +166,7 @@ class Inputs:
     notes: list[str] = field(default_factory=list)
     # IMAGES as the user named it, for the command that resumes a pack; () for a dataset
     images: tuple[str, ...] = ()
-    # object storage only, instead of root: the URL, and of each input as listed its size, its version and 0
+    # only for object storage, instead of root: the URL; and the listed size and version of each input, and 0
     url: str = ""
     states: Column = field(default_factory=lambda: Column("int64", 3))
     # the folders and archives of inputs and masks; () for object storage

@@ -28,7 +28,7 @@ _EXPECTED = (
     " input"
 )
 
-# which options belong to what kind of IMAGES
+# the kinds of IMAGES that an option applies to
 _BELONGS = {
     "root": ("list", "table"),
     "extension": ("list", "table"),
@@ -66,7 +66,7 @@ def scan(
                 f"{Option(name)} does not belong to {sources[0]}, which is a {kind}: it is for a {' or a '.join(kinds)}."
                 " Leave it out."
             )
-    # with boxes the class list is theirs
+    # with boxes, the class list is that of the boxes
     imposed = classes if options.boxes is None else None
     splits = _listed(kind, sources, imposed, options)
     if kind != "table":
@@ -109,7 +109,7 @@ def _roots(inputs: Inputs, options: InputOptions) -> tuple[str, ...]:
         return (*masks,)
     if inputs.archives:
         return (*(str(inputs.root / archive.path) for archive in inputs.archives), *masks)
-    # a list may stand above the one folder that it names
+    # a list's root may be above the one folder that its paths name
     folders = folders_of(inputs)
     common = inputs.root if "" in folders else inputs.root / os.path.commonpath(folders)
     return (*dict.fromkeys(map(absolute_path, (inputs.root, common))), *masks)
@@ -167,7 +167,7 @@ def _kind_of_one(source: str) -> str:
     if is_url(source):
         return "url"
     path = Path(source)
-    # what does not exist is named by the folder's scan
+    # the scan of the folder names a missing path
     if not is_there(path) or not path.is_file():
         return "folder"
     if path.suffix.lower() in TABLE_SUFFIXES:

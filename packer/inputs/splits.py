@@ -54,7 +54,7 @@ def split_folders(names: Iterable[str], has_image: Callable[[str], bool]) -> lis
 def stores_of(out: str | os.PathLike[str]) -> dict[str, Path]:
     """Return the stores of splits below a folder, by split; {"": out} if it is a store itself, or holds none.
 
-    A pack that has not finished is one too: whatever opens it refuses it, and so no split is skipped.
+    An unfinished pack is included: opening it raises an error, so no split is skipped silently.
 
     Raises:
         OptionsError: it is a URL.
@@ -63,7 +63,7 @@ def stores_of(out: str | os.PathLike[str]) -> dict[str, Path]:
         url = redacted(os.fspath(out))
         raise OptionsError(f"{url} is a URL, expected the folder of a store. Copy it first: pack pull {url} FOLDER")
     root = Path(user_path(out))
-    # beside the stores of splits, a working folder that is no stage was left when they were complete
+    # beside complete stores of splits, a working folder that is no stage is a remnant
     if _is_store(root) and (is_stage(root) or not os.path.isdir(root / FOLDER) or os.path.isfile(root / MANIFEST)):
         return {"": root}
     return {store.name: store for store in stores_in(root)[1:] if _is_store(store)} or {"": root}
@@ -73,7 +73,7 @@ def stores_in(folder: Path) -> list[Path]:
     """List a folder and its split folders, where stores are or are made."""
     try:
         names = sorted(filter(is_split, os.listdir(folder)), key=_order)
-    except OSError:  # whatever opens it as a store says why
+    except OSError:  # opening it as a store raises the reason
         names = []
     return [folder, *(folder / name for name in names if os.path.isdir(folder / name))]
 
@@ -98,6 +98,6 @@ def _order(name: str) -> tuple[int, str, str]:
 
 
 def _is_store(folder: Path) -> bool:
-    # of a folder that may not be looked into, whatever opens it says so
+    # opening a folder without permission raises the reason
     is_closed = os.path.isdir(folder) and not os.access(folder, os.X_OK, effective_ids=True)
     return is_closed or os.path.isfile(folder / MANIFEST) or os.path.isdir(folder / FOLDER)

@@ -1,6 +1,6 @@
-"""Tables of paths and labels: .csv, .tsv, .jsonl and .parquet, a line or row after the other. The only module that knows pyarrow.
+"""Tables of paths and labels: .csv, .tsv, .jsonl and .parquet, read line by line. The only module that knows pyarrow.
 
-Knows which column holds the paths and which the targets; what targets mean is `labels`'.
+Knows which column holds the paths and which the targets; `labels` knows the meaning of targets.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from packer.sources.roots import check_system
 from packer.text import some
 from reader.format.values import Json
 
-# The first of these that there is, in any case, holds the paths, unless --path-column names another. file_name is that of
-# Hugging Face's metadata.csv, the others are those of Kaggle's and torchvision's users.
+# The first of these columns that exists, in upper or lower case, holds the paths, unless --path-column names another.
+# file_name is from Hugging Face's metadata.csv; the others are from users of Kaggle and torchvision.
 PATH_COLUMNS = ("path", "filepath", "file_path", "image_path", "file_name", "filename", "file", "image")
-# the first of these that there is holds the target, unless --target-column names another
+# the first of these columns that exists holds the target, unless --target-column names another
 TARGET_COLUMNS = ("target", "label", "class", "cls")
 
 _PARQUET_BATCH = 4096
