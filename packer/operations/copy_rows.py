@@ -1,6 +1,6 @@
-"""Copies of rows of finished stores into a new one, for `subset` and `merge`: a job of the engine that decodes nothing.
+"""Copies rows of finished stores into a new store, for `subset` and `merge`: a job of the engine without decoding.
 
-Nothing is decoded, and the other stores are only read. There is no journal: what is interrupted is removed and done again.
+The source stores are only read. There is no journal: an interrupted copy is removed, and starts again.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ from reader.format.row_values import RowValues
 from reader.system import available_cpus
 
 _REMEDY = "Copy the store again, or pack again."
-# Of targets that are classes.
+# The tensor of targets that are classes.
 _NUMBERS = TensorSpec("int64", ())
-# What an error says to do once it is fixed.
+# What a message asks to do once the error is fixed.
 _AGAIN = "do it again"
 
 
@@ -85,7 +85,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class CopyPlan:
-    """A store to be made: selections of rows of other stores, one after the other, equal in all fields not given here."""
+    """A store to make from selections of rows of other stores, in order; all of these have the fields not given here."""
 
     selections: list[Selection]
     classes: tuple[str, ...]
@@ -93,7 +93,7 @@ class CopyPlan:
     extras: Mapping[str, TensorSpec]
     options: Mapping[str, object]
     labels: Mapping[str, object]
-    # whether this one lists what the stores rejected too
+    # whether it lists the rejects of the stores too
     has_rejects: bool = False
     notes: list[str] = field(default_factory=list)
 
@@ -102,7 +102,7 @@ def open_for_copy(store: str | os.PathLike[str]) -> tuple[Path, Manifest]:
     """Check the structure of a store whose rows will be copied.
 
     Raises:
-        PackError: it is none, or a newer pixpack's.
+        PackError: it is not a store, or is a newer pixpack's.
     """
     try:
         path, manifest = Path(store), check_finished(store)
@@ -115,7 +115,7 @@ def class_targets(path: Path, manifest: Manifest) -> Ints:
     """Return the class of each row, int64[N], -1 for no label; checked against the digest.
 
     Raises:
-        PackError: it cannot be read, or is not what was packed.
+        PackError: it cannot be read, or is damaged.
     """
     name = manifest.tensor_paths()["targets"]
     try:
@@ -145,7 +145,7 @@ def joint_labels(manifests: Sequence[Manifest], *, is_list_given: bool) -> Mappi
     Args:
         is_list_given: whether the class list is one that the user gave.
     """
-    # digests are of what was packed, which these are not
+    # digests describe packed inputs, and these rows are others
     digests = ("inputs", "sources", DIVISION, TOTALS, *(["boxes"] if len(manifests) > 1 else []))
     labels = [{name: value for name, value in one.labels.items() if name not in digests} for one in manifests]
     known = labels[0] if all(other == labels[0] for other in labels) else {}
@@ -153,9 +153,9 @@ def joint_labels(manifests: Sequence[Manifest], *, is_list_given: bool) -> Mappi
 
 
 def copy_plans(plans: Mapping[str, CopyPlan], out: Path, *, overwrite: bool) -> PackReport:
-    """Make the store OUT of the plan "", or OUT/<split> of each split's plan.
+    """Make the store OUT from the plan "", or OUT/<split> from each split's plan.
 
-    They may replace stores: then all are made before the first is replaced.
+    If they replace stores, all are made before the first is replaced.
 
     Raises:
         OptionsError: OUT is inside a store, or one of the stores is inside it.
@@ -191,10 +191,10 @@ def _copied(plan: CopyPlan, staged: StagedStore) -> PackReport:
         out.mkdir(exist_ok=True)
         with checked(staged.to.check_same):
             manifest = copy.run()
-            check_store(out)  # what cannot be opened must replace no store
+            check_store(out)  # a store that cannot be opened must not replace one
     except Exception as e:
         with contextlib.suppress(OSError):
-            _check_all_same(plan)  # whatever failed, that is the reason
+            _check_all_same(plan)  # a replaced source is the reason, whatever failed
         if isinstance(e, OSError):
             raise as_pack_error(e, out, copy.sizes, _AGAIN) from None
         if isinstance(e, EngineError):
@@ -325,7 +325,7 @@ class _Copy:
             for result in engine.run(self._tasks(step), 0, ready=lambda: None):
                 for reject in result.rejects:
                     raise PackError(f"row {reject.input} of {self._staged.name} cannot be copied: {reject.reason}.")
-                result.sources = []  # which were those of the stores
+                result.sources = []  # the sources are recorded stores, not inputs
                 done += result.rows
                 self._staged.to.check_same()
                 notify(Progress("copy", done, rows))
@@ -353,7 +353,7 @@ class _Copy:
             yield Task(start // step, start, names, [], reused=dict(zip(range(start, stop), lines, strict=True)))
 
     def _selected_rows(self, start: int, stop: int) -> Iterator[tuple[int, Ints]]:
-        """Yield the selections that rows [start, stop) come from: their numbers, and the rows taken of each."""
+        """Yield the selections that rows [start, stop) come from: their numbers, and the rows taken from each."""
         for number, (first, last) in enumerate(itertools.pairwise(self._bounds)):
             if first < stop and start < last:
                 rows = self._plan.selections[number].rows
@@ -414,7 +414,7 @@ class _CopiedInputs(Inputs):
 
 @dataclass(frozen=True)
 class CopyJob(PackJob):
-    """A job that copies rows of finished stores; bounds: the first row of each selection, then the number of all."""
+    """A job that copies rows of finished stores; bounds: the first row of each selection, then the total."""
 
     selections: tuple[Selection, ...] = ()
     bounds: tuple[int, ...] = ()

@@ -21,7 +21,7 @@ _FEATURES = ("jpg", "zlib", "webp", "libtiff")
 
 @dataclass(frozen=True)
 class DoctorReport:
-    """found: a name -> its version, or what decodes it. missing: a name -> what installs it; is_fit: packing needs none of it."""
+    """found: name -> version or decoder; missing: name -> what installs it; is_fit: packing needs none of the missing."""
 
     is_fit: bool
     found: dict[str, str]

@@ -1,6 +1,6 @@
-"""IMAGES as a program without a store sees them: each decoded whole by Pillow, then resized and cropped as a pack's options say.
+"""IMAGES as a program without a store reads them: each decoded whole by Pillow, then resized and cropped by a pack's options.
 
-What `pack compare` compares a store with. It has what ImageFolder has: classes, samples, and (image, target) by number.
+`pack compare` compares a store with them. They have what ImageFolder has: classes, samples, and (image, target) by index.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class FolderRows:
 
     Args:
         images: the name of the packed input.
-        inputs: the images that are there now, as `scan` lists them.
+        inputs: the current images, as `scan` lists them.
         store, manifest: the store; its rejects are left out.
 
     Raises:
-        OptionsError: it was packed from others.
+        OptionsError: the store was packed from other images.
     """
 
     def __init__(self, images: str, inputs: Inputs, store: Path, manifest: Manifest) -> None:
@@ -44,7 +44,7 @@ class FolderRows:
         self.samples = [(inputs.paths[index], targets[index]) for index in chosen]
         self._inputs, self._chosen, self._geometry = inputs, chosen, Geometry.recorded(manifest)
         self._mode = _MODES[manifest.channels]
-        # rows that were read and whose image EXIF turned
+        # rows read so far whose image EXIF orientation turned
         self.turned = set[int]()
         if set(read_paths(store)).isdisjoint(path for path, _ in self.samples):
             raise OptionsError(
@@ -55,7 +55,7 @@ class FolderRows:
         return len(self.samples)
 
     def __getitem__(self, row: int) -> tuple[npt.NDArray[np.uint8], object]:
-        """Return (uint8[H, W, C], target) of an image that became a row; raises PackError where it cannot be read."""
+        """Return (uint8[H, W, C], target) of an image that became a row; raises PackError if it cannot be read."""
         path, target = self.samples[row]
         try:
             data, _ = self._source(self._chosen[row]).read()

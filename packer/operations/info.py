@@ -1,4 +1,4 @@
-"""A store described without reading a pixel: its manifest, rows a class, sizes of the sources."""
+"""Describes a store without reading pixels: its manifest, rows per class, sizes of the sources."""
 
 from __future__ import annotations
 

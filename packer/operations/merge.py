@@ -1,4 +1,4 @@
-"""`pack merge`: one store of the rows of several. Sees that they are alike, joins their classes; `copy_rows` makes the store."""
+"""`pack merge`: one store from the rows of several. Checks that they match, joins their classes; `copy_rows` copies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from packer.text import options_difference, some
 from reader.format.manifest import Manifest
 from reader.format.row_values import has_boxes
 
-# What a person calls a tensor.
+# Names of tensors in messages.
 _NAMES = {"mask_offsets": "masks"}
 
 
@@ -34,14 +34,14 @@ def merge(
 ) -> PackReport:
     """Copy the rows of several stores, one store behind the other, into the store OUT, without decoding.
 
-    They must have been packed alike. Where they are folders of the stores of splits, the stores of each split become
-    `OUT/<split>`, all with one class list. Where their classes differ, targets count in the longest list if it has all of
-    them, else in all names, sorted.
+    They must have been packed with the same options. If they are folders of splits, the stores of each split become
+    `OUT/<split>`, all with one class list. If their class lists differ, OUT has the longest list if that has all classes,
+    else all names, sorted.
 
     Args:
         stores: two or more; OUT may be one of them, with overwrite.
         out: the store to make; with splits, the folder of its stores.
-        classes: the list to count in: the path of a store or a file.
+        classes: the class list of OUT: the path of a store or a file.
         overwrite: replace an existing store, which may be one of stores.
         progress: called a few times a second from the calling thread.
 
@@ -66,7 +66,7 @@ def merge(
         raise OptionsError(
             f"{every[0][0]} has regression targets, which have no classes: leave {Option('classes')} out."
         )
-    # one list for all splits, also where a split is in one of the stores alone
+    # one list for all splits, even if only one of the stores has a split
     names = None if classes is None else load_classes(os.fspath(classes))
     names = names or joined([manifest.classes for _, manifest in every])
     plans = {split: _plan(group, names, is_list_given=classes is not None) for split, group in groups.items()}
@@ -94,10 +94,10 @@ def _plan(
     *,
     is_list_given: bool,
 ) -> CopyPlan:
-    """Join the rows of stores that are alike, with their targets counted in one list."""
+    """Join the rows of stores that are alike, with targets numbered by one class list."""
     manifests = [manifest for _, manifest in found]
     like = manifests[0]
-    # of boxes the widest; others are alike
+    # the widest boxes; other tensors are alike
     extras = {
         name: max((one.extras[name] for one in manifests), key=lambda spec: spec.row_shape) for name in like.extras
     }
@@ -110,7 +110,7 @@ def _plan(
         classes=names,
         target_count=len(names) if is_counted else like.target_count,
         extras=extras,
-        # no seed gives the order of stores that were shuffled
+        # no seed reproduces the order of several shuffled stores
         options=dict(like.options) | {"shuffle": None},
         labels=joint_labels(manifests, is_list_given=is_list_given),
         has_rejects=True,

@@ -19,7 +19,7 @@ from packer.report import Progress
 from packer.text import counted
 from reader.format.filesystem import size_text, user_path
 
-# Of the docs' table: the whole image, in as many pixels as random crops of 224 use.
+# The way of the docs' table: the whole image, in as many pixels as random crops of 224 use.
 _USUAL = "--fit none --max-size 512"
 _WAYS = {
     "--size 224": Geometry(224, 224),
@@ -37,11 +37,11 @@ class SizePlan:
     """The images of a folder, by their headers.
 
     Attributes:
-        images: whose header was read.
+        images: inputs whose header was read.
         unreadable: inputs without a readable header.
         sizes: upright (width, height, images), most frequent first.
-        choices: options of each way to pack -> bytes of its files of pixels, uncompressed.
-        chosen: the options that were asked for, else "--fit none --max-size 512"; a key of choices.
+        choices: options of each way to pack -> bytes of its pixel files, uncompressed.
+        chosen: the requested options, else "--fit none --max-size 512"; a key of choices.
     """
 
     images: int
@@ -66,7 +66,7 @@ def plan(
 
     Args:
         images: IMAGES of `pack`.
-        size, fit, max_size: as for `pack`: one more way; without size and with fit "crop", none.
+        size, fit, max_size: as for `pack`; they add one way, except fit "crop" without size.
         channels: "rgb", "gray" or "rgba", of a row.
         workers: processes that read headers; None: the CPUs that this process may use.
         progress: called a few times a second from the calling thread.
@@ -100,7 +100,7 @@ def plan(
 
 
 def _asked_for(options: PackOptions) -> dict[str, Geometry]:
-    """Return the way to pack that the options name, by its words; {} without such options."""
+    """Return the requested way to pack, by its option words; {} if none is requested."""
     if not options.words():
         return {}
     if options.least_sides is None:
@@ -109,7 +109,7 @@ def _asked_for(options: PackOptions) -> dict[str, Geometry]:
 
 
 def summary(found: SizePlan) -> str:
-    """Write a plan as a table for people."""
+    """Format a plan as a table."""
     common = ", ".join(f"{width} x {height} ({count:,})" for width, height, count in found.sizes[:3])
     more = f" and {len(found.sizes) - 3:,} more sizes" if len(found.sizes) > 3 else ""
     unreadable = f"; {found.unreadable:,} without a readable header" if found.unreadable else ""

@@ -1,7 +1,7 @@
 """`pack requantize`: a folder of images converted to smaller JPEGs, in the same folders under the same names.
 
-Each image is put into DEST at once, by a rename. requantized.jsonl, which says what became of each input, makes DEST finished;
-until then its lines gather in requantized.jsonl.part. The images in IMAGES are read, never touched.
+Each image is renamed into DEST when complete. requantized.jsonl records the outcome of each input, and makes DEST finished;
+until then its lines are in requantized.jsonl.part. The images in IMAGES are only read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from packer.workers.processes import begin_worker, start_context
 from reader.system import available_cpus
 
 RECORD = "requantized.jsonl"
-# Images that a worker has waiting: as a pool is told of results one by one, a few hide that.
+# Images queued per worker: the pool receives results one by one, and a few queued images hide that.
 _AHEAD = 4
 _KILLED = "it ended the process that decoded it"
 
@@ -48,18 +48,18 @@ class RequantizeReport:
     Attributes:
         out: DEST.
         quality: the -q:v of ffmpeg.
-        size: to which images were scaled, as the option gives it; None: not at all.
-        inputs: how many there are.
+        size: the size that images were scaled to, as the option gives it; None: not scaled.
+        inputs: number of inputs.
         requantized: inputs that are smaller JPEGs in DEST.
         kept: inputs that are in DEST unchanged.
         rejected: inputs that are not in DEST.
-        bytes_before: of the sources of all images in DEST.
-        bytes_after: of all images in DEST.
+        bytes_before: size of the sources of all images in DEST.
+        bytes_after: size of all images in DEST.
         seconds: from the call to its return.
         resumed_from: inputs that were done before this run.
         too_many_rejects: more than `max_rejects` were rejected.
-        reasons: reason of a reject -> how many.
-        kept_reasons: why an input is unchanged -> how many.
+        reasons: reason of a reject -> count.
+        kept_reasons: why an input is unchanged -> count.
     """
 
     out: str
@@ -91,22 +91,22 @@ def requantize(
 ) -> RequantizeReport:
     """Convert a folder of images to JPEGs of ffmpeg's -q:v quality. The same as `pack requantize IMAGES DEST`.
 
-    The same call again continues an interrupted run, and does what is new or changed since.
+    The same call again continues an interrupted run, and converts new or changed images.
 
     Args:
         images: a folder, as `pack` takes it.
-        dest: a folder that does not exist yet, is empty, or holds an earlier run of the same options.
+        dest: a folder that does not exist yet, is empty, or holds an earlier run with the same options.
         quality: 2 (best) to 31 (smallest).
-        size: 224: the short side becomes 224 where it is longer; "480x640": height x width, whatever the shape. None: as it is.
+        size: 224: a longer short side becomes 224; "480x640": height x width, whatever the shape. None: not scaled.
         workers: processes; None: the CPUs that this process may use.
         max_rejects: more rejects than this count or percentage set `too_many_rejects`.
         progress: called for each image from the calling thread.
 
     Raises:
-        OptionsError: an option has a value it cannot have, DEST is in the way, is in IMAGES or in a store, or two images would
-            get one name.
+        OptionsError: an option has an invalid value, DEST is in the way, is in IMAGES or in a store, or two images would get
+            one name.
         ScanError: images cannot be read or holds no image.
-        PackError: there is no PyAV, or DEST cannot be written. Of that kind: DiskFullError (its disk is full), LockedError
+        PackError: PyAV is missing, or DEST cannot be written. Its subclasses: DiskFullError (its disk is full), LockedError
             (another run writes it), SourceError (the disk or network of the images cannot be read now).
     """
     started = time.monotonic()
@@ -180,7 +180,7 @@ class _Record:
                 raise LockedError(
                     f"another pack requantize writes {out}. Wait for it, or choose another DEST."
                 ) from None
-            # no power loss leaves an image in DEST without the record that says whose it is
+            # after a power loss no image is in DEST without its record
             sync_folder(out)
             sync_names(out)
             yield cls(out, head, lines, file)
@@ -300,7 +300,7 @@ def jpg_name(path: str) -> str:
 
 
 def _parsed(size: str | int | None) -> tuple[int | None, int] | None:
-    """Parse "480x640" to (480, 640), and "224" to (None, 224): of the short side."""
+    """Parse "480x640" to (480, 640), and "224" to (None, 224), the short side."""
     if size is None:
         return None
     height, width = values.size(Option("size"), size)

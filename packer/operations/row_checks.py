@@ -1,6 +1,7 @@
-"""The files of a store compared row by row: targets, content, shapes and offsets, blocks, and lines of text.
+"""Checks the files of a store row by row: targets, content, shapes and offsets, blocks, and lines of text.
 
-Digests say that a file is what its writer sealed; this says that it makes sense. Reads each file in pieces and no pixel.
+Digests prove that a file is as it was sealed; these checks prove that its values are valid. Reads each file in pieces, and no
+pixel.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from reader.format.manifest import ITEM_BYTES, MANIFEST, REJECTED, Manifest, Ten
 from reader.format.row_values import RowValues, wrong_extents
 from reader.format.shown import shown
 
-# Of all tensors beside the pixels, read at once.
+# Bytes of all tensors except the pixels that are read at once.
 _PIECE_BYTES = 4 << 20
-# Lines of samples.jsonl are values of Python, 800 bytes each.
+# Rows read at once: a parsed line of samples.jsonl takes 800 bytes.
 _PIECE_ROWS = 1 << 10
 _TARGET_CODES = {"class": "<i8", "regression": "<f4", "multi-hot": "<f4"}
 _EXTENTS = ("offsets", "shapes", "mask_offsets", "frames")
@@ -39,7 +40,7 @@ class Wrong(NamedTuple):
 
 
 def wrong_rows(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[Wrong]:
-    """Yield contradictions to the manifest; of those in rows only the first.
+    """Yield contradictions to the manifest; in rows, only the first.
 
     Raises:
         OSError: a file cannot be read, or is shorter than the manifest says.
@@ -91,7 +92,7 @@ def _wrong(root: Path, manifest: Manifest, blocks: list[Block]) -> Iterator[Wron
                 yield Wrong(MANIFEST, (row, row + 1), f"its line begins at byte {offset}, not at {begins[row]}")
             lost += sample.decoding.get("squared_error", 0)
         yield from _other_targets(manifest, start, [sample.target for _, sample in own], targets)
-    for _ in lines:  # more than there are rows is an error of theirs
+    for _ in lines:  # reading on raises StoreError if there are more lines than rows
         pass
     if not extents.are_all:
         yield Wrong(MANIFEST, None, "its blocks, height and width are not those of the rows")
@@ -138,7 +139,7 @@ class _Extents:
         """Whether the rows' bytes, and their largest height and width, equal the manifest's."""
         manifest = self._manifest
         largest = [manifest.height, manifest.width, manifest.channels]
-        # of raw rows the blocks have said it
+        # for raw rows, the blocks have shown it
         is_full = not manifest.jpeg or self._offset == manifest.pixel_bytes
         return not manifest.has_own_sizes or (is_full and self._largest.tolist() == largest)
 

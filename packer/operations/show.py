@@ -1,4 +1,4 @@
-"""A contact sheet of a store, for a person: its rows as tiles, with their boxes and masks. Needs no torch."""
+"""Draws a contact sheet of a store: its rows as tiles, with their boxes and masks. Needs no torch."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from reader.format.row_values import RowValues, has_boxes
 from reader.format.shown import shown
 
 _TILE = 128
-# boxes and masks need to be made out
+# large enough to make out boxes and masks
 _TILE_WITH_LABELS = 256
 _MARGIN = 6
 _CAPTION = 16
-# Of Pillow's own font, and of a name over a picture with its background.
+# Of Pillow's built-in font, and of a caption with its background.
 _CHARACTER_WIDTH, _NAME_HEIGHT = 6, 13
 _TILES_A_LINE = 8
 _PAPER, _INK = (250, 250, 248), (60, 60, 60)
 _PALE = 0.5
-# More hide the picture, and take seconds to draw.
+# More boxes hide the picture, and take seconds to draw.
 _MOST_BOXES = 1000
 # the golden ratio: neighbors among class numbers get hues far from each other
 _HUE_STEP = 0.618034
@@ -95,7 +95,7 @@ def spread(rows: int, count: int) -> list[int]:
 
 
 def _scaled(width: int, height: int, side: int) -> tuple[int, int]:
-    """Return (width, height) of which the longer one is a tile's side."""
+    """Return (width, height) whose longer one is a tile's side."""
     scale = side / max(width, height)
     return max(1, round(width * scale)), max(1, round(height * scale))
 
@@ -112,7 +112,7 @@ def _draw_boxes(
 ) -> None:
     """Draw boxes, in pixels of the picture, and class names if they fit."""
     draw = ImageDraw.Draw(image)
-    # a box that a stranger wrote may be anywhere, or nowhere
+    # a box of another program may be anywhere, or nan
     most = np.float32(max(image.size))
     corners = np.nan_to_num(boxes[:_MOST_BOXES]).clip(-most, 2 * most).tolist()
     for (x0, y0, x1, y1), target in zip(corners, targets.tolist(), strict=False):

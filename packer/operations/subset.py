@@ -1,4 +1,4 @@
-"""`pack subset`: a store of some rows of another, in its order. Chooses them; `copy_rows` makes the store."""
+"""`pack subset`: a store from some rows of another, in their order. Selects the rows; `copy_rows` makes the store."""
 
 from __future__ import annotations
 
@@ -51,23 +51,23 @@ def subset(
 ) -> PackReport:
     """Copy some rows of a store into the store OUT, without decoding. The same as the command `pack subset STORE OUT`.
 
-    What is given is applied in this order: rows, classes, per_class or fraction. Where STORE is the folder of the stores of
-    splits, each becomes `OUT/<split>`; rows are those of one store.
+    Selections apply in this order: rows, classes, per_class or fraction. If STORE is a folder of splits, each becomes
+    `OUT/<split>`; rows needs a single store.
 
     Args:
         store: the folder of a store, or its URL.
         out: the store to make; with splits, the folder of its stores.
-        rows: a slice, or row numbers, which OUT then has in their order; None: all.
-        classes: only rows of these classes, which become the list of OUT, in this order: names, or as the path of a store or
-            a file. Without it, OUT has the list of the store.
-        per_class: the number of rows drawn by seed of each class, all of a smaller one; rows without a class are left out.
+        rows: a slice, or row numbers in the order that OUT will have; None: all.
+        classes: only rows of these classes, which become the list of OUT, in this order: names, or the path of a store or a
+            file. None: all, with the list of the store.
+        per_class: the number of rows drawn per class by seed, all of a smaller class; rows without a class are left out.
         fraction: this fraction of the rows, drawn by seed.
-        seed: of per_class and fraction.
+        seed: for per_class and fraction.
         overwrite: replace a store OUT, which may be the store itself.
         progress: called a few times a second from the calling thread.
 
     Raises:
-        OptionsError: nothing is chosen, or what is not there.
+        OptionsError: nothing is selected, or a selected row or class is missing.
         PackError: the store is not a store or is damaged, OUT is in the way, or DiskFullError.
 
     Examples:
@@ -83,7 +83,7 @@ def subset(
         raise OptionsError(f"{Option('per_class')} and {Option('fraction')} both say how many rows: give one of them.")
     if rows is not None:
         check_one_store(store, Option("rows"))
-    # all are chosen before the first is written
+    # all rows are selected before the first store is written
     target = copy_target(out)
     plans = {split: _plan(path, rows, classes, per_class, fraction, seed) for split, path in stores_of(store).items()}
     return copy_plans(plans, target, overwrite=overwrite)
@@ -125,7 +125,7 @@ def _plan(
         target_count=manifest.target_count,
         extras=manifest.extras,
         options=manifest.options,
-        # in their own order the names are what folders of these classes alone would give
+        # sorted, the names are what a folder of only these classes would give
         labels=joint_labels([manifest], is_list_given=classes is not None and [*names] != sorted(names)),
     )
 

@@ -1,7 +1,8 @@
-"""`pack push` and `pack pull`: the files of a store to a URL and back, as they are, the manifest last.
+"""`pack push` and `pack pull`: copies the files of a store to a URL and back, unchanged, the manifest last.
 
-A URL holds a store exactly when its manifest is there. The stores of splits change together: the manifests of those that a push
-replaces go first, and come when all other files of all splits are there, so that no two splits at a URL have other classes.
+A URL holds a store exactly when its manifest is there. The stores of splits change together. A push first removes the
+manifests that it replaces, and writes the new ones after all other files of all splits. So two splits at a URL never have
+different classes.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from reader.format.manifest import MANIFEST, MOST_MANIFEST_BYTES, PIXELS, FileEn
 from reader.format.shown import redacted
 from reader.format.urls import is_url
 
-# Enough to fill a link while one answer is on its way; each holds a block, 8 MB.
+# Enough to fill a link while one answer is under way; each request holds a block, 8 MB.
 _REQUESTS = 8
-# Of files without blocks.
+# The bytes of a request for a file without blocks.
 _PIECE_BYTES = 8 << 20
 _AGAIN = "give the same command again"
 
@@ -48,11 +49,11 @@ class CopyReport:
     """The report of a push or pull.
 
     Attributes:
-        url: of the store, or of the folder of the stores of splits.
+        url: the URL of the store, or of the folder of splits.
         out: the same on this machine.
-        store_bytes: of all files but the manifests.
-        copied_bytes: that this run copied.
-        kept_bytes: that were there already.
+        store_bytes: size of all files but the manifests.
+        copied_bytes: bytes that this run copied.
+        kept_bytes: bytes that were there already.
         seconds: from the call to its return.
     """
 
@@ -67,16 +68,16 @@ class CopyReport:
 def push(
     out: str | os.PathLike[str], url: str, *, overwrite: bool = False, progress: OnBytes | None = None
 ) -> CopyReport:
-    """Copy the store OUT, or the stores of the splits that it holds, to a URL; each file is checked before it is sent.
+    """Copy the store OUT, or the stores of its splits, to a URL; each file is checked before it is sent.
 
     Args:
-        out: the folder of a store, or of the stores of splits.
+        out: the folder of a store, or of splits.
         url: s3://bucket/out, gs://, az:// or file://.
-        overwrite: replace other stores at url, which are gone as soon as this begins.
-        progress: called with the bytes done, and the bytes of all.
+        overwrite: replace other stores at url, which are removed first.
+        progress: called with the bytes done, and the total.
 
     Raises:
-        OptionsError: url is no URL, or holds another store.
+        OptionsError: url is not a URL, or holds another store.
         StoreError: out is not a finished store.
         PackError: a file of it is damaged, or the storage fails.
     """
@@ -100,7 +101,7 @@ def push(
     copy.report.store_bytes = sum(map(_size, manifests.values()))
     copy.count(sum(_size(manifests[folder]) for folder in stores if folder not in new), is_copied=False)
     replaced = [folder for folder in new if there[folder]]
-    # a damaged store takes no other one's place
+    # a damaged store must not replace another
     for folder in replaced:
         for name, entry in manifests[folder].files.items():
             copy.check(stores[folder] / name, entry)
@@ -115,17 +116,17 @@ def push(
 
 
 def pull(url: str, out: str | os.PathLike[str], *, progress: OnBytes | None = None) -> CopyReport:
-    """Copy the store at a URL, or the stores of the splits that it holds, to OUT; every byte is compared with its checksum.
+    """Copy the store at a URL, or the stores of its splits, to OUT; every byte is compared with its checksum.
 
-    The same call continues an interrupted one, of the pixels block by block.
+    The same call again continues an interrupted pull, for the pixels block by block.
 
     Args:
         url: the URL of a pushed store.
         out: a folder that does not exist yet, is empty, or holds an unfinished pull of this store.
-        progress: called with the bytes done, and the bytes of all.
+        progress: called with the bytes done, and the total.
 
     Raises:
-        OptionsError: url is no URL, or out holds something else.
+        OptionsError: url is not a URL, or out holds something else.
         PackError: url holds no store, the storage fails, bytes are not those of the manifest; or DiskFullError.
         StoreError: a manifest there is damaged.
     """
@@ -148,16 +149,16 @@ def pull(url: str, out: str | os.PathLike[str], *, progress: OnBytes | None = No
         return copy.report
     digests = {split: manifest.digest for split, (manifest, _) in parsed.items()}
     header = Header(images=(copy.report.url,), options=digests, command=PULL)
-    # an empty journal: a pull, or anything else, that was interrupted before it kept anything
+    # None: the journal of a pull, or of another command, was interrupted before its first line
     if to.unfinished and header_of(to.stage) not in (None, header):
         raise OptionsError(f"Choose another OUT: {unfinished_message(to.stage)}")
-    made = {"", *contents}  # of splits too the journal is that of all
+    made = {"", *contents}  # splits share one journal
     to.check(made)
     sizes = {f"{split}/{name}": e.size_bytes for split, (m, _) in parsed.items() for name, e in m.files.items()}
     try:
         with to.begin(made), checked(to.check_same):
             check_room(to.stage, sizes, _AGAIN)
-            if header_of(to.stage) is None:  # a journal that is there stays whole, so that any kill leaves what it says
+            if header_of(to.stage) is None:  # an existing journal is not rewritten: a kill could damage it
                 log = CommitLog(to.stage, to.check_same)
                 log.begin(header)
                 log.close()
@@ -181,7 +182,7 @@ class _Copy:
         self.files, self._root = open_url(url)
 
     def folder(self, split: str) -> str:
-        """Name the folder of a split's store at the URL; "": of all."""
+        """Name the folder of a split's store at the URL; "": the folder of all."""
         return f"{self._root}/{split}".rstrip("/")
 
     def ask(self, request: Callable[..., Any], *arguments: object, **named: object) -> Any:
@@ -246,7 +247,7 @@ class _Copy:
         """Fetch the pieces of a file between these ends, several at a time; crcs: the checksums of the pieces, if known."""
         self._check_file(name, entry.size_bytes)
         with error_path(path), open(path, "r+b", buffering=0) as file, ThreadPoolExecutor(_REQUESTS) as pool:
-            # behind the last block there are zeros
+            # zeros follow the last block
             if path.stat().st_size > ends[-1]:
                 file.truncate(ends[-1])
 
@@ -304,7 +305,7 @@ def _holds(path: Path, content: bytes) -> bool:
 
 
 def _digest(path: Path, entry: FileEntry) -> str:
-    """Return the digest of a file, of the kind that the manifest has for it."""
+    """Return the digest of a file, of the kind recorded in the manifest."""
     if entry.digest.startswith("sha256:"):
         return sha256_file(path)
     crc32 = 0

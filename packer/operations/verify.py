@@ -31,7 +31,7 @@ from reader.format.blocks import Block, read_blocks
 from reader.format.errors import StoreError
 from reader.format.manifest import MANIFEST, PAGE_BYTES, PIXELS, REJECTED, SAMPLES, Manifest
 
-# While they are in the CPU's cache.
+# Bytes read at once: they stay in the CPU's cache.
 _READ_BYTES = 1 << 20
 _WHAT = {
     TARGETS: "the target is not the one in samples.jsonl",
@@ -63,8 +63,8 @@ class VerifyReport:
 
     Attributes:
         out: the store, or the folder of the stores of splits.
-        rows: of the store; of splits, together, as is all that follows.
-        checked_bytes: that were read and compared.
+        rows: rows of the store; with splits, this and the following are totals.
+        checked_bytes: bytes that were read and compared.
         problems: the errors. Each has a file, its rows as [start, stop) or None, and a description; its str is a sentence. A
             failed checksum names all rows that it covers, if it is not known which are damaged.
         splits: name of a split -> its report; empty without splits.
@@ -81,7 +81,7 @@ def verify(out: str | os.PathLike[str], *, progress: Callable[[int, int], None] 
     """Check a store to the last bit.
 
     Args:
-        out: a store, or the folder of the stores of splits.
+        out: a store, or the folder of splits.
         progress: called with bytes done and bytes in all.
 
     Raises:
@@ -145,7 +145,7 @@ def _verified(root: Path, progress: Callable[[int], None]) -> VerifyReport:
 
 
 def _small_files(root: Path, manifest: Manifest) -> Iterator[Problem]:
-    """Compare the sha256 of all files but the pixels, and trace damage to rows where two files say the same of a row."""
+    """Compare the sha256 of all files but the pixels, and trace damage to rows by the values that two files share."""
     small = {name: e for name, e in manifest.files.items() if name != PIXELS}
     read = CountedBytes(sum(entry.size_bytes for entry in small.values()))
     damaged = {name for name, entry in small.items() if sha256_file(root / name, read) != entry.digest}
@@ -164,10 +164,10 @@ def _small_files(root: Path, manifest: Manifest) -> Iterator[Problem]:
 
 
 def _wrong_rows(root: Path, manifest: Manifest, damaged: set[str]) -> Iterator[tuple[str, int]]:
-    """Yield damaged files and their rows that contradict samples.jsonl, or of that one the lines that contradict the others."""
+    """Yield damaged files and their rows that contradict samples.jsonl; for that file, the lines that contradict the others."""
     implied = {TARGETS, CONTENT, SHAPES, OFFSETS, MASK_OFFSETS} & manifest.files.keys()
     is_line = SAMPLES in damaged
-    # a damaged line changes the offsets of all rows behind it
+    # a damaged line changes the offsets of all rows after it
     names = sorted(implied - damaged - {OFFSETS, MASK_OFFSETS} if is_line else implied & damaged)
     if not (names or is_line):
         return
@@ -183,7 +183,7 @@ def _wrong_rows(root: Path, manifest: Manifest, damaged: set[str]) -> Iterator[t
 
 
 def _implied(manifest: Manifest, lines: Iterable[bytes]) -> Iterator[dict[str, bytes]]:
-    """Yield what each line of samples.jsonl implies: file -> the bytes of its row there; nothing where it is damaged."""
+    """Yield what each line of samples.jsonl implies: file -> the bytes of its row there; nothing if it is damaged."""
     targets = struct.Struct("<q" if manifest.target_kind == "class" else f"<{manifest.target_count}f")
     geometry = Geometry.recorded(manifest) if manifest.has_content or manifest.has_own_sizes else None
     offset = 0
@@ -231,7 +231,7 @@ def _blocks(root: Path, blocks: list[Block]) -> Iterator[tuple[Problem | None, i
 
 
 def _frames(root: Path, blocks: list[Block], rows: StoredRows) -> Iterator[tuple[Problem | None, int]]:
-    """Yield each problem of rows that are JPEGs, and for each block its bytes: what is stored is compared, and decoded."""
+    """Yield each problem of JPEG rows, and the bytes of each block: compares the stored bytes, and decodes them."""
     with open(root / PIXELS, "rb") as file:
         for block in blocks:
             crc32 = done = 0
@@ -253,7 +253,7 @@ def _frames(root: Path, blocks: list[Block], rows: StoredRows) -> Iterator[tuple
 
 
 def _filling(file: IO[bytes]) -> Iterator[tuple[Problem | None, int]]:
-    """Yield what is wrong with what stands behind the rows: less than a page, as the blocks were checked."""
+    """Yield errors in the bytes after the rows: less than a page, as the blocks were checked."""
     if filling := file.read(PAGE_BYTES):
         yield (Problem(PIXELS, None, "there is something behind its rows") if any(filling) else None), len(filling)
 
