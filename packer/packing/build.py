@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 
     from packer.store.reuse import ReusedLines
 
-# For each worker, while as many more are being committed. More would not keep workers busier, and a death costs them.
+# Written blocks that may wait, per worker; as many more are being committed. More would not keep workers busier, and a crash
+# loses them.
 _PENDING_BLOCKS = 2
 
 
@@ -72,7 +73,7 @@ class Build:
         self._inputs, self._options, self._split = inputs, options, split
         self._job = _pack_job(inputs, self._out.absolute(), Geometry.from_size(shape, options), options, make_job)
         self._sizes = expected_sizes(self._job.layout, inputs)
-        # of the inputs, before this run; and in a block: `run` finds it out
+        # inputs done before this run, and inputs per block; `run` sets them
         self._resumed_from = self._block_inputs = 0
         self._reused: ReusedLines | None = None
         self._committed = Committed()
@@ -83,12 +84,12 @@ class Build:
         return journals.CommitLog(self._out, self._to.check_same, row_names(self._job.layout))
 
     def divide(self) -> None:
-        """Divide the inputs into blocks, for which headers are read where rows have sizes of their own.
+        """Divide the inputs into blocks; if rows have their own sizes, this reads the headers.
 
         Called before the stage is locked: processes that read headers would hold it too.
 
         Raises:
-            PackError: a worker that read headers was killed; SourceError where the inputs cannot be read.
+            PackError: a worker that read headers was killed; SourceError if the inputs cannot be read.
         """
         layout, count = self._job.layout, len(self._inputs)
         if layout.size is not None:
@@ -100,13 +101,13 @@ class Build:
         self._sizes[PIXELS] = layout.expected_bytes(unpacked_bytes)
 
     def run(self, started: float) -> PackReport:
-        """Make the store and report it: sealed, and to be published.
+        """Make and seal the store, which the caller publishes; returns its report.
 
         Args:
             started: when work on it began, by time.perf_counter().
 
         Raises:
-            PackError: nothing could be packed, or something failed on the way; says how to resume.
+            PackError: nothing could be packed, or the pack failed; says how to resume.
         """
         self._started = started
         self._job = dataclasses.replace(self._job, lock=self._to.locks[0].identity)
@@ -140,7 +141,7 @@ class Build:
             )
         if unfinished and not what:
             self._resume()
-        else:  # what is unlike is replaced, as a store would be
+        else:  # work of another request is replaced, as a store would be
             header = self._header(None)
             self._to.clear(self._out)
             self._log.begin(header)
@@ -157,7 +158,7 @@ class Build:
     # -- begin
 
     def _reuse(self, header: journals.Header) -> None:
-        """Reuse rows of the store that this one will replace, where there is one."""
+        """Reuse rows of the store that this one will replace, if any."""
         old = self._staged.old
         if old is not None:
             from packer.store.reuse import ReusedLines, check_reusable
@@ -172,14 +173,14 @@ class Build:
             self._job = dataclasses.replace(self._job, reused_store=(str(old.absolute()), manifest.digest))
 
     def _resume(self) -> None:
-        """Resume behind the last block that is committed and whose sources are unchanged."""
+        """Resume after the committed blocks with unchanged sources."""
         masks = os.fspath(self._options.masks or "")
         self._committed, end = read_committed(self._out, self._inputs, masks)
         committed = self._committed
         self._log.resume(end, committed.inputs_stop, committed.rows_stop)
 
     def _header(self, unfinished: journals.Header | None) -> journals.Header:
-        """Return the journal's first line; of rows with sizes of their own, with as many inputs a block as an unfinished one."""
+        """Return the journal's first line; rows of their own sizes keep the inputs per block of an unfinished journal."""
         step = unfinished.block_inputs if unfinished and self._options.has_own_sizes else self._block_inputs
         return journal_header(self._inputs, self._job, self._options, block_inputs=step, split=self._split)
 
@@ -203,7 +204,7 @@ class Build:
         engine = LocalEngine(self._job, workers=workers, inherited=self._to.locks)
         tasks = _block_tasks(self._inputs, committed.inputs_stop, step, self._reused)
         written: list[Result] = []
-        # one thread commits, so that no worker waits for the disk; what is written meanwhile is committed together
+        # one thread commits, so that no worker waits for the disk; blocks written meanwhile are committed together
         pool: ThreadPool | None = None
         commit: AsyncResult[None] | None = None
         try:
@@ -211,11 +212,11 @@ class Build:
                 self._take(result)
                 written.append(result)
                 if pool is None:
-                    # workers are forked by now, without what this imports
+                    # workers are forked by now, and do not inherit this import
                     from multiprocessing.pool import ThreadPool
 
                     pool = ThreadPool(1)
-                # a disk slower than the decoders slows them down: what waits here is lost in a crash
+                # a disk slower than the decoders slows them down: a crash loses the waiting blocks
                 if commit is None or commit.ready() or len(written) >= _PENDING_BLOCKS * workers:
                     if commit is not None:
                         commit.get()
@@ -235,7 +236,7 @@ class Build:
 
     def _take(self, result: Result) -> None:
         """Count a block that was written."""
-        if self._inputs.url:  # as listed: a resume notices objects that were replaced since
+        if self._inputs.url:  # as listed, so that a resume notices replaced objects
             start = self._committed.inputs_stop
             states = self._inputs.states.tolist(start, start + result.inputs)
             result.sources = [(*state,) for state in states]
@@ -250,7 +251,7 @@ class Build:
     # -- end
 
     def _completed(self, report: PackReport) -> PackReport:
-        """Add to a report what this run alone knows."""
+        """Complete a report by the facts that only this run knows."""
         seconds, changed = time.perf_counter() - self._started, self._committed.changed
         return dataclasses.replace(
             report,
@@ -266,7 +267,7 @@ class Build:
         )
 
     def _without_rows(self) -> PackReport:
-        """Report a part whose inputs were all rejected; of a whole pack, leave nothing and raise PackError."""
+        """Report a part whose inputs were all rejected; for a whole pack, leave nothing and raise PackError."""
         rejects = [reject for result, _ in journals.read_blocks(self._out) for reject in result.rejects]
         if self._options.part:
             reasons = collections.Counter(reject.reason for reject in rejects)
@@ -282,7 +283,7 @@ class Build:
 def _pack_job(
     inputs: Inputs, out: Path, geometry: Geometry, options: PackOptions, make_job: Callable[..., PackJob]
 ) -> PackJob:
-    """Return what all blocks have in common; out is absolute, since workers may run in another folder.
+    """Return the settings of all blocks; out is absolute, since workers may run in another folder.
 
     Raises:
         StoreError: rows are to be compressed, and the library for that is not installed.
@@ -307,7 +308,7 @@ def _pack_job(
 
 
 def _block_tasks(inputs: Inputs, first: int, step: int, reused: ReusedLines | None) -> Iterator[Task]:
-    """Cut the inputs from the first-th on into blocks of `step`.
+    """Cut the inputs from index `first` on into blocks of `step`.
 
     Args:
         reused: the lines of the store that an update replaces.

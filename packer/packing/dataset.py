@@ -1,6 +1,6 @@
 """`pack_dataset`: items of a map-style dataset, read once each by worker processes, become the rows of a store.
 
-Knows what an image and a target may be there. Imports no torch: a tensor is recognized by its methods.
+Knows the forms of images and targets. Imports no torch: a tensor is recognized by its methods.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from packer.workers.processes import InFlight
 from reader.format.manifest import TARGET_DTYPES
 from reader.format.values import Json
 
-# what an item that is a dict calls them, in most image datasets of the Hugging Face Hub
+# the keys of dict items, in most image datasets of the Hugging Face Hub
 _IMAGE, _LABEL = "image", "label"
 
 
@@ -54,7 +54,7 @@ class MapDataset(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetOptions(OutputOptions, WorkerOptions, ShapeOptions):
-    """Options of `pack_dataset`. Without size it is that of the first image; fit "none" is refused."""
+    """Options of `pack_dataset`. Without size, rows have that of the first image; fit "none" is refused."""
 
     classes: Sequence[str] | None = option(
         None, lambda _, names: names, "Names of the classes; without it those of the dataset, else 0, 1, ..."
@@ -66,9 +66,10 @@ def pack_dataset(dataset: MapDataset, out: str | os.PathLike[str], options: Data
     """Read each item of a dataset once, into the store OUT. Options mean what they do for `pack`.
 
     An item is (image, target), or a dict with `image` and `label`, as those of HF datasets. The image is a PIL image, a uint8
-    array [H, W] or [H, W, C], or a uint8 tensor [C, H, W]; it is taken upright as it is. The first item's target determines the
-    kind of all: an integer is a class, a float, or several, a regression target, several of 0 and 1 a multi-hot one. An item
-    that raises, or has another form, is rejected with the reason. Without size, so are images of another size than the first.
+    array [H, W] or [H, W, C], or a uint8 tensor [C, H, W]; it counts as upright. The first item's target determines the kind
+    of all. An integer is a class; a float, or several numbers, a regression target; several zeros and ones a multi-hot
+    target. An item that raises, or has another form, is rejected with the reason. Without size, so are images of another size
+    than the first.
 
     Args:
         dataset: len() and dataset[i]; read by worker processes, so under spawn it must pickle and not be from __main__.
@@ -124,7 +125,7 @@ class _Kind:
 
     @classmethod
     def from_target(cls, target: object) -> _Kind:
-        """Determine by a plain target, as `_plain` gives it."""
+        """Determine the kind by a plain target, as `_plain` returns it."""
         if not isinstance(target, list):
             return cls("regression", 1) if isinstance(target, float) else cls("class")
         return cls(
@@ -205,7 +206,7 @@ class DatasetRows(RowMaker):
 
 
 def _roots(dataset: object) -> tuple[str, ...]:
-    """Return the folder that a dataset of torchvision reads from, or one that it is a subset of."""
+    """Return the folder that a torchvision dataset, or the dataset of a Subset, reads from."""
     inner = dataset
     while not isinstance(getattr(inner, "root", None), str | os.PathLike) and hasattr(inner, "dataset"):
         inner = inner.dataset
@@ -214,7 +215,7 @@ def _roots(dataset: object) -> tuple[str, ...]:
 
 
 def _first(dataset: MapDataset) -> tuple[Image.Image, object]:
-    """Return the first item, which says what to expect of all."""
+    """Return the first item, which determines the form of all."""
     if not len(dataset):
         raise ScanError("the dataset is empty. Expected items of an image and a target.")
     try:
@@ -228,7 +229,7 @@ def _first(dataset: MapDataset) -> tuple[Image.Image, object]:
 
 
 def _class_names(dataset: object) -> Sequence[str]:
-    """Return the names that a dataset has of its classes: of torchvision's `classes`, of HF's the feature of the labels."""
+    """Return a dataset's class names: from `classes` in torchvision, from the feature of the labels in HF datasets."""
     if hasattr(dataset, "classes"):
         return dataset.classes or ()
     features = getattr(dataset, "features", None)
@@ -268,7 +269,7 @@ def _image(value: Any) -> Image.Image:
 
 def _plain(target: Any) -> object:
     """Return a target as Python's own number, or a list of those; None is no class."""
-    if hasattr(target, "tolist"):  # of an array, a tensor, or a number of numpy
+    if hasattr(target, "tolist"):  # an array, a tensor, or a numpy scalar
         target = target.tolist()
     if isinstance(target, list | tuple):
         return [_plain(value) for value in target]

@@ -1,6 +1,6 @@
-"""Sizes of a pack's images, from their headers alone: the size of all rows, or the room that rows of own sizes need.
+"""Sizes of a pack's images, from their headers alone: the size of all rows, or the space for rows of their own sizes.
 
-Decodes nothing; what has no readable header will be rejected when it is decoded, with a reason.
+Decodes nothing. Images without a readable header will be rejected when they are decoded, with a reason.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def count_sizes(parts: dict[str, Inputs], options: PackOptions) -> dict[str, Siz
     """Count the sizes of the images of each split, on worker processes.
 
     Raises:
-        PackError: a worker was killed; SourceError where what the inputs are on cannot be read.
+        PackError: a worker was killed; SourceError if the disk or network of the inputs cannot be read.
     """
     import concurrent.futures
 
@@ -51,7 +51,7 @@ def count_sizes(parts: dict[str, Inputs], options: PackOptions) -> dict[str, Siz
     notify(Progress("sizes", 0, total))
     try:
         while True:
-            # what has been read makes room for more: all chunks of millions of inputs would take gigabytes
+            # queue more only as chunks are done: all chunks of millions of inputs would take gigabytes
             for split, start in itertools.islice(chunks, _CHUNKS_AHEAD * workers - len(waiting)):
                 sources = sources_of(parts[split], start, start + _SIZES_CHUNK)
                 with without_main(), signals_held():  # it may start a process
@@ -67,8 +67,8 @@ def count_sizes(parts: dict[str, Inputs], options: PackOptions) -> dict[str, Siz
             f"a worker was killed while it read headers. Give {Option('size')}, then no header is read before."
         ) from None
     finally:
-        # the thread of a pool whose join is interrupted counts as ended, and one that ends while Python exits may print an
-        # error: so it is waited for here, as long as processes take to be killed
+        # if the join of the pool's thread is interrupted, it counts as ended, and may print an error while Python exits: so
+        # wait for it here, until the processes are killed
         with signals_held():
             for process in pool._processes.values():
                 process.kill()
@@ -127,7 +127,7 @@ def upright_sizes(sources: Sequence[Readable]) -> SizeCounts:
                 height, width = decoder.upright_size(source.read(most_bytes=most_bytes)[0])
             except SourceError:
                 raise
-            except Exception:  # whatever is wrong with it, decoding says it, with a reason
+            except Exception:  # decoding will reject it with a reason
                 continue
             counts[height, width] += height * width <= MAX_PIXELS
             break

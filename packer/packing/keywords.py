@@ -23,8 +23,8 @@ def takes(
 ) -> Callable[[Callable[[Inputs, Out, Options], Result]], Callable[Concatenate[Inputs, Out, Keywords], Result]]:
     """Turn f(a, b, options) into a function called as f(a, b, size=224): the fields of a dataclass become keywords.
 
-    `help` and `inspect.signature` show them with their defaults, and type checkers check them. In the docstring the line of
-    `options` gives way to the help of each field.
+    `help` and `inspect.signature` show them with their defaults, and type checkers check them. In the docstring, the help of
+    each field replaces the line of `options`.
     """
 
     def decorate(

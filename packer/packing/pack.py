@@ -37,16 +37,16 @@ def pack(images: ImagesArgument, out: str | os.PathLike[str], options: PackOptio
     """Decode a folder of images once, into the store OUT. The same as the command `pack IMAGES OUT`.
 
     Args:
-        images: a folder of class folders, of images, or of train / val / valid / test folders; a .csv, .tsv, .jsonl or .parquet
-            manifest; a tar, or a list of tars; a zip; "-" for paths on standard input, one a line, "-0" NUL-separated.
+        images: a folder of class folders, of images, or of train / val / valid / test folders; a .csv, .tsv, .jsonl or
+            .parquet table; a tar, or a list of tars; a zip; "-" for paths on standard input, one a line, "-0" NUL-separated.
         out: the store to make; with splits, the folder that holds one store a split.
         options: the fields of `PackOptions`, as keywords.
 
     Raises:
-        OptionsError: an option has a value it cannot have.
+        OptionsError: an option has an invalid value.
         ScanError: images cannot be read or holds no image.
-        PackError: OUT is in the way, or nothing could be packed. Of that kind:
-            DiskFullError (OUT's disk lacks room), LockedError (another pack holds OUT), JournalError (no resuming this),
+        PackError: OUT is in the way, or nothing could be packed. Its subclasses:
+            DiskFullError (OUT's disk lacks room), LockedError (another pack holds OUT), JournalError (it cannot be resumed),
             SourceError (the folder, disk or network of the inputs cannot be read now).
 
     Examples:
@@ -62,7 +62,7 @@ def pack_checked(
     options: PackOptions,
     check: Callable[[dict[str, Inputs]], None] | None = None,
 ) -> PackReport:
-    """Pack as `pack` does; check as of `pack_sources`."""
+    """Pack as `pack` does, with the check of `pack_sources`."""
     return pack_sources(images, Folder(resolved_out(out), overwrite=options.overwrite), options, check)
 
 
@@ -73,7 +73,7 @@ def pack_parts(
     started: float,
     make_job: Callable[..., PackJob] = PackJob,
 ) -> PackReport:
-    """Pack each split into a store of a destination, or all there is into the one.
+    """Pack each split into its store in a destination; without splits, into the one store.
 
     Args:
         started: when the call began, by time.perf_counter().
@@ -109,10 +109,10 @@ def _built(builds: dict[str, Build], to: Folder, started: float) -> dict[str, Pa
 
 
 def _finished(parts: dict[str, Inputs], to: Folder, options: PackOptions) -> dict[str, PackReport]:
-    """Return the reports of the stores where just those of these splits are finished; for an update, and with --overwrite, none.
+    """Return the reports of finished stores if OUT holds exactly these splits; none for an update or with --overwrite.
 
     Raises:
-        PackError: a store is finished, but of other inputs or options.
+        PackError: a store is finished, but from other inputs or options.
     """
     if options.update or options.overwrite or {split_of(store, to.out) for store in to.finished} != {*parts}:
         return {}
@@ -127,7 +127,7 @@ def pack_sources(
     options: PackOptions,
     check: Callable[[dict[str, Inputs]], None] | None = None,
 ) -> PackReport:
-    """Pack IMAGES, as `pack` takes it, by options that are made already; raises as `pack`.
+    """Pack IMAGES, as `pack` takes it, with ready-made options; raises as `pack`.
 
     check: called with the inputs of each split before anything is made, to refuse them.
     """
@@ -160,7 +160,7 @@ def pack_sources(
 
 
 def named_sources(images: ImagesArgument) -> list[str]:
-    """Return IMAGES, one or several, as text; raises OptionsError for what is no path."""
+    """Return IMAGES, one or several, as text; raises OptionsError if one is not a path."""
     try:
         return list(map(user_path, [images] if isinstance(images, str | os.PathLike) else images))
     except TypeError:
@@ -176,7 +176,7 @@ def _check_libraries(options: PackOptions) -> None:
 
 
 def _listed(sources: list[str], options: PackOptions) -> dict[str, Inputs]:
-    """List the inputs of each split in the order of their rows, with the classes that are imposed on them."""
+    """List the inputs of each split in the order of their rows, with the classes imposed on them."""
     imposed = None if options.classes is None else load_classes(os.fspath(options.classes))
     parts = scan(sources, classes=imposed, options=options)
     if options.shuffle is None:

@@ -1,7 +1,8 @@
 """Parts of one pack: each is packed into a store of its own, in the stage of OUT, and `pack seal` joins them.
 
-Sealing renames the rows of the first part to their destination, appends those of each other part, and removes its file once they
-are synced: what an interrupted run has done is what is no longer there. The small files follow, and the manifest makes the store.
+Sealing renames the first part's file of rows to its destination. It appends the rows of each other part, and removes that
+part's file once they are synced: missing files show what an interrupted run has done. The small files follow, and the
+manifest makes the store.
 """
 
 from __future__ import annotations
@@ -64,10 +65,10 @@ from reader.format.filesystem import error_path, refresh_names
 from reader.format.manifest import MANIFEST, PIXELS, REJECTED, SAMPLES, FileEntry, Manifest, read_manifest
 from reader.format.splits import staging_path
 
-# Bytes of one part that are copied at a time to where its rows belong.
+# Bytes of a part's rows that are copied at a time.
 PART_COPY_BYTES = 16 << 20
 
-# Of a small file, which are joined in complete numbers.
+# Bytes of a small file that are copied at a time: a multiple of its numbers.
 _PIECE_BYTES = 1 << 20
 
 PackStores = Callable[[dict[str, Inputs], Folder, PackOptions, float], PackReport]
@@ -81,7 +82,7 @@ class PartFolder(Folder):
         super().__init__(part.folder(whole.stage / split), overwrite=whole.overwrite)
 
     def check(self, splits: Collection[str] = ("",)) -> None:
-        """Refuse a part where something is in its way; says how to resume.
+        """Refuse a part if something is in its way; says how to resume.
 
         Raises:
             OptionsError: other files are in OUT.
@@ -97,7 +98,7 @@ class PartFolder(Folder):
             raise PackError(
                 f"{out} already holds a store, which parts cannot replace. Choose another OUT, or remove it."
             )
-        # parts that are there are in no part's way
+        # existing parts are in no part's way
         Folder(self._whole.out, overwrite=True).check([self._split])
         if header := journals.header_of(store):
             command = command_to_resume(store, header)
@@ -117,7 +118,7 @@ class PartFolder(Folder):
 
     @contextlib.contextmanager
     def begin(self, splits: Collection[str] = ("",)) -> Iterator[None]:
-        """Hold the stage of OUT together with other parts, and that of this one alone."""
+        """Lock the stage of OUT, shared with other parts, and that of this part exclusively."""
         with self._whole.held(is_shared=True), super().begin(splits):
             self.locks += self._whole.locks
             yield
@@ -128,7 +129,7 @@ class PartFolder(Folder):
         super().check_same()
 
     def publish(self) -> None:
-        """Finish the part; one without a row, which is no store, stays in its stage."""
+        """Finish the part; a part without rows is no store, and stays in its stage."""
         if (self.stage / MANIFEST).is_file():
             super().publish()
 
@@ -148,7 +149,7 @@ def pack_part(
         folder.check_whole()
         folder.recover()
         inputs = every.chosen(span)
-        # those of all parts, so that any two are known to be of one pack
+        # the labels of all parts, which show that two parts are from one pack
         labels = recorded_labels(every)
         inputs.labels |= {INPUTS: labels[INPUTS], DIVISION: [part.count, len(every)]}
         _check_siblings(to.stage / split, part, inputs, options)
@@ -158,7 +159,7 @@ def pack_part(
 
 
 def _check_siblings(store: Path, part: Part, inputs: Inputs, options: PackOptions) -> None:
-    """Refuse a part of other inputs, options or decoders than another part that is there."""
+    """Refuse a part whose inputs, options or decoders differ from those of another part."""
     shaping = options.shaping()
     asked = journals.Header(options=shaping, decoders=pixel_versions(shaping), labels=recorded_labels(inputs))
     other = next((other for other in started_parts(store) if other != part), None)
@@ -174,11 +175,11 @@ def seal_parts(
     max_rejects: int | str | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> PackReport:
-    """Make the store OUT of its parts, all packed by `pack(images, out, part="i/n")`. The same as the command `pack seal OUT`.
+    """Make the store OUT from its parts, all packed by `pack(images, out, part="i/n")`. The same as the command `pack seal OUT`.
 
     Args:
-        out: what the parts were packed to; where IMAGES had splits, each becomes a store.
-        max_rejects: more rejects than this, over all parts, set `too_many_rejects`: a count or a percentage; None: what the
+        out: OUT of the parts; if IMAGES had splits, each becomes a store.
+        max_rejects: more rejects than this, over all parts, set `too_many_rejects`: a count or a percentage; None: as the
             parts were given.
         progress: called with the stage "seal" and rows.
 
@@ -239,7 +240,7 @@ def _finished_report(store: Path) -> PackReport:
 class _Packed:
     """A packed part.
 
-    folder: of its files. manifest, blocks: None and none where all inputs were rejected. sources: the sum of their digests.
+    folder: of its files. manifest, blocks: None and empty if all inputs were rejected. sources: the sum of their digests.
     """
 
     part: Part
@@ -251,10 +252,10 @@ class _Packed:
 
     @classmethod
     def from_store(cls, store: Path, part: Part, header: journals.Header) -> _Packed:
-        """Read what is known of a part that is packed."""
+        """Read the records of a packed part."""
         folder = part.folder(store)
         if not journals.header_of(staging_path(folder)):
-            refresh_names(folder / PIXELS)  # what a sealing that was killed on another host did must be seen
+            refresh_names(folder / PIXELS)  # show the changes of a seal that was killed on another host
             manifest = read_manifest(folder)
             return cls(part, folder, header, manifest, read_blocks(folder), int(manifest.labels[SOURCES], 16))
         sources = 0
@@ -275,7 +276,7 @@ class _Packed:
         return sum(block.size_bytes for block in self.blocks)
 
     def check_files(self, store: Path) -> None:
-        """Refuse a damaged part: digests are made anew, so that what is wrong now would be right for ever."""
+        """Refuse a damaged part: new digests are made, which would hide the damage for ever."""
         if not self.manifest:
             return
         is_joined, again = (store / PIXELS).exists(), f"part {self.part} again, with {Option('part')} and {OVERWRITE}."
@@ -284,7 +285,7 @@ class _Packed:
                 check_finished(self.folder)
             except StoreError as e:
                 raise PackError(f"{e} Or pack {again}") from None
-        # rows have sums of their own
+        # rows have their own checksums
         large = [name for name in (PIXELS, MASKS) if name == PIXELS or not (self.folder / name).exists()]
         if wrong := damage(self.folder, self.manifest, [name for name in self.manifest.files if name not in large]):
             raise PackError(f"{wrong} {f'Remove {store}, and pack the parts again.' if is_joined else f'Pack {again}'}")
@@ -332,7 +333,7 @@ class _Joined:
         self._size_bytes = sum(part.size_bytes for part in parts)
 
     def seal(self, split: str) -> PackReport:
-        """Bring all rows to their place, write all other files, and commit by the manifest."""
+        """Join the rows, write all other files, and commit by the manifest."""
         for name in (PIXELS, MASKS):
             if name in self._like.files:
                 self._gather(name, split)
@@ -382,13 +383,13 @@ class _Joined:
             notify(Progress("seal", done, self._rows, split=split))
 
     def _cut_short(self, path: Path, found: int, expected: int) -> JournalError:
-        """Explain that rows are lost once parts were joined: no part can be packed again beside those."""
+        """Explain that rows are lost after parts were joined: no part can be packed again then."""
         return JournalError(
             f"{path} has {found} bytes, expected {expected}. Remove {self._staged.to.stage}, and pack the parts again."
         )
 
     def _small_files(self) -> dict[str, FileEntry]:
-        """Write all files but those of rows, the ones of parts one after the other."""
+        """Write all files but those of rows, from the parts' files in order."""
         large = (PIXELS, MASKS, *self._like.metadata_names())
         files: dict[str, FileEntry] = {}
         for name in self._like.files:
@@ -474,7 +475,7 @@ def _append(written: DigestedFile, source: Path, shift: int) -> None:
 
 
 def _copy(source: Path, dest: Path, offset: int, size_bytes: int) -> int:
-    """Copy the first size_bytes of a file to an offset of another; returns how many there were, which are on disk then."""
+    """Copy the first size_bytes of a file to an offset of another; returns how many there were, now synced."""
     with error_path(source), open(source, "rb") as read, error_path(dest), open(dest, "r+b", buffering=0) as written:
         done, data = 0, b"-"
         while data:

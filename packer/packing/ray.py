@@ -1,6 +1,6 @@
-"""Packing on a Ray cluster: parts of the listed inputs are tasks, which Ray places and tries again; then they are sealed.
+"""Packing on a Ray cluster: parts of the listed inputs are tasks, which Ray places and retries; then they are sealed.
 
-IMAGES and OUT are where all nodes see them. A task packs its part as `pack --part` does, on one CPU.
+All nodes share IMAGES and OUT. A task packs its part as `pack --part` does, on one CPU.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from packer.report import PackReport, Progress
 from packer.store.destination import Folder
 from packer.store.parts import Part
 
-# Inputs of a part that is a task of Ray: a few seconds of packing.
+# Inputs per part, which is a Ray task: a few seconds of packing.
 RAY_PART_INPUTS = 512
 
-# Far more parts than CPUs of a cluster: a node that is lost, or slow, then costs little.
+# Far more parts than a cluster has CPUs: a lost or slow node then costs little.
 _MOST_PARTS = 1000
-# A node may be lost while its parts are tried again.
+# Another node may be lost while parts are retried.
 _TRIES = 5
 
 
@@ -40,7 +40,7 @@ def pack_by_ray(parts: dict[str, Inputs], to: Folder, options: PackOptions, pack
     except ImportError:
         raise PackError(f"{Option('engine', 'ray')} needs ray: pip install 'pixpack[ray]'.") from None
     total = sum(map(len, parts.values()))
-    # of the inputs alone: any run of the same inputs has the same parts
+    # from the inputs alone: any run of the same inputs has the same parts
     count = max(1, min(_MOST_PARTS, total // RAY_PART_INPUTS))
     is_ours = not ray.is_initialized()
     try:
@@ -51,7 +51,7 @@ def pack_by_ray(parts: dict[str, Inputs], to: Folder, options: PackOptions, pack
         own = replace(options, engine="local", workers=1, progress=None)
         numbers = range(1, count + 1)
         done = rejected = 0
-        # the first one alone: an error common to all ends it
+        # the first part alone: an error common to all parts ends the pack there
         for some in (numbers[:1], numbers[1:]):
             tasks = [task.remote(listed, to.out, Part(number, count), own, pack) for number in some]
             for inputs, rejects in _ended(ray, tasks):

@@ -1,8 +1,7 @@
-"""The request of a pack: options, labels and inputs, as journal and manifest record them. Compares it with a finished OUT,
-and with the blocks of an unfinished one.
+"""The request of a pack, as journal and manifest record it. Compares it with a finished or unfinished OUT.
 
-An input is known by its path and label, and its file by size, mtime and ctime. No clock is looked at, no image is opened, and
-nothing is written.
+A request is options, labels and inputs. An input is known by its path and label, its file by size, mtime and ctime. Compares
+no clocks, opens no image, and writes nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
 from reader.format.shown import redacted
 
-# In the recorded labels: the digest of all that is known of the inputs before one is opened.
+# The key, in recorded labels, of the digest of the listed inputs, before any is opened.
 INPUTS = "inputs"
 
 
@@ -45,7 +44,7 @@ INPUTS = "inputs"
 class Committed:
     """The progress of a pack, and the sums over its blocks.
 
-    size_bytes is what they take of the file of rows; changed names the sources that are no longer what was packed.
+    size_bytes is their size in the file of rows; changed names the sources that have changed since.
     """
 
     inputs_stop: int = 0
@@ -95,7 +94,7 @@ def states(inputs: Inputs, masks: str, indices: range) -> Iterator[tuple[str, St
         masks: the folder of masks.
 
     Raises:
-        SourceError: what they are on cannot be read now.
+        SourceError: their disk or network cannot be read now.
     """
     for index, path in enumerate(inputs.paths[indices.start : indices.stop], start=indices.start):
         source = mask = NO_STATE
@@ -110,13 +109,13 @@ def states(inputs: Inputs, masks: str, indices: range) -> Iterator[tuple[str, St
 
 
 def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Path) -> PackReport:
-    """Report a finished store that equals the request: nothing is done.
+    """Report a finished store that equals the request; nothing is packed.
 
     Args:
         target: OUT of the command; with splits, the folder above out.
 
     Raises:
-        PackError: it is damaged, or was asked for otherwise: says in what, and what to do.
+        PackError: it is damaged, or made by another request; names the difference, and what to do.
         SourceError: the sources cannot be looked at now.
     """
     manifest = intact(out)
@@ -201,7 +200,7 @@ def read_committed(out: Path, inputs: Inputs, masks: str) -> tuple[Committed, in
 
 
 def _inputs_digest(inputs: Inputs) -> str:
-    """Return the sha256 of all that is known of the inputs before one is opened."""
+    """Return the sha256 of the listed inputs, before any is opened."""
     known = hashlib.sha256(repr((inputs.identity, inputs.classes, inputs.target_kind)).encode())
     known.update(inputs.paths.encoded)
     known.update(inputs.cells.encoded)
@@ -223,9 +222,9 @@ def _followed_blocks(out: Path, total: int) -> Iterator[tuple[Result, int]]:
 
 
 def _changed_sources(inputs: Inputs, masks: str, start: int, result: Result) -> list[str]:
-    """Return the sources of a committed block, and their masks, that are others now; the start-th input is its first.
+    """Return the changed sources and masks of a committed block; start: the index of its first input.
 
-    What could not be read then, and cannot now, is unchanged.
+    A source that could not be read then, and cannot now, is unchanged.
     """
     found = states(inputs, masks, range(start, start + result.inputs))
     before = zip(result.sources, result.mask_sources or [NO_STATE] * result.inputs, strict=False)

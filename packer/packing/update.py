@@ -30,7 +30,7 @@ from packer.store.state import UPDATE, resolved_out
 from packer.text import names_difference, some
 from reader.format.manifest import Manifest
 
-# Options of labels that an update takes from the store unless they are given.
+# Label options that an update takes from the store unless they are given.
 _FROM_STORE = ("target_column", "path_column", "extension", "label_separator")
 
 
@@ -47,11 +47,11 @@ class _ReusingOptions(PackOptions):
 
 @takes(UpdateOptions)
 def update(images: ImagesArgument, out: str | os.PathLike[str], options: UpdateOptions) -> PackReport:
-    """Bring the store OUT up to date with its images: the bytes that packing them again gives. As the command `pack update`.
+    """Update the store OUT to the bytes that packing its images again would give. The same as the command `pack update`.
 
-    Every input is read, and decoded only where its bytes are not those that were packed. Size and all else that shapes rows is
-    as OUT records it; boxes and masks are given again where OUT was packed with them. OUT stays readable until the new store is
-    complete, so the disk must hold both.
+    Every input is read, and decoded only if its bytes have changed. Size and other options that shape rows are those recorded
+    in OUT. Give boxes and masks again if OUT was packed with them. OUT stays readable until the new store is complete, so the
+    disk must hold both.
 
     Args:
         images: the images that OUT was packed from, in their present state.
@@ -59,8 +59,8 @@ def update(images: ImagesArgument, out: str | os.PathLike[str], options: UpdateO
         options: the fields of `UpdateOptions`, as keywords.
 
     Raises:
-        PackError: OUT holds no store, is damaged, or was packed by other decoders or with labels that are not given now; or
-            classes of rows that stay would have other numbers; all else that `pack` raises.
+        PackError: OUT holds no store, is damaged, or was packed by other decoders or with labels that are not given now;
+            classes of kept rows would get other numbers; or any error of `pack`.
 
     Examples:
         >>> from pixpack import pack
@@ -94,10 +94,10 @@ def update(images: ImagesArgument, out: str | os.PathLike[str], options: UpdateO
 def _labels(
     target: Path, store: Path, recorded: Manifest, options: UpdateOptions, images: Sequence[str]
 ) -> dict[str, object]:
-    """Return the options by which labels are read: as they are given, else as the store records them.
+    """Return the label options: as they are given, else as the store records them.
 
     Raises:
-        PackError: one was given and is not now, or the reverse, that is a path, and so recorded nowhere.
+        PackError: an option with a path, which is recorded nowhere, was given and is not now, or the reverse.
     """
     for name in ("boxes", "masks", "root"):
         had, is_given = bool(recorded.labels.get(name)), getattr(options, name) is not None
