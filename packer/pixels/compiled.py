@@ -1,7 +1,7 @@
-"""Whether the compiled part can be used here, and why not; packer's one module that imports it. And sums, with it or numpy.
+"""The compiled part, or why it cannot be used; packer's only import of it. Also channel sums, with it or numpy.
 
-It makes the bytes that `decode.py` makes with libjpeg-turbo and Pillow-SIMD, and leaves all that it does not serve to that.
-It never decides what is rejected, and words no reason.
+It makes the same bytes as libjpeg-turbo and Pillow-SIMD, which serve all other images. It never decides which image is
+rejected, and gives no reason.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from types import ModuleType
 from packer.pixels import jpeg
 
 Pair = tuple[int, int]
-# Versions of libjpeg-turbo that decode sound files to equal pixels.
+# Versions of libjpeg-turbo that decode intact files to equal pixels.
 _OLDEST, _NEWEST = (2, 1), (3, 2)
-# The squares of this many lines add up within uint32.
+# The sum of squares of this many lines fits uint32.
 _LINES = 256
 # uint8 without gaps, arrays of numpy included
 PixelBytes = bytes | bytearray | memoryview
 
 
 # data of a JPEG, source, resized, origin, size, a number of PIL.Image.Resampling, out: decodes it to (width, height) = source by
-# DCT scaling, resizes it, and cuts out size = (width, height) from origin on. Writes uint8[height, width, 3] of RGB, 0 outside
-# the picture, to out; False where the data is anything but a sound JPEG.
+# DCT scaling, resizes it, and crops size = (width, height) at origin. Writes RGB to out, uint8[height, width, 3], 0 outside
+# the picture; False if the data is not an intact JPEG.
 RowOf = Callable[[bytes, Pair, Pair, Pair, Pair, int, bytearray | memoryview], bool]
-# pixels of one or four bytes, source = (width, height), size, a number of PIL.Image.Resampling: resizes a picture to size; None
-# where a side is above 2^20.
+# pixels of one or four bytes, source = (width, height), size, a number of PIL.Image.Resampling: resizes a picture to size;
+# None if a side is above 2^20.
 ResizeOf = Callable[[bytes, Pair, Pair, int], bytes | None]
-# interleaved bytes and their channels, 1, 2, 3, 4 or 6: returns the sum of each channel, and behind these the sums of squares.
+# interleaved bytes and their channels, 1, 2, 3, 4 or 6: returns the sum of each channel, then the sums of squares.
 SumsOf = Callable[[PixelBytes, int], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class Native:
-    """The compiled functions, each None where it is not used, for the reason. is_missing: they are not built."""
+    """The compiled functions, None if one is not used; reason says why. is_missing: they are not built."""
 
     row: RowOf | None = None
     resize: ResizeOf | None = None
     sums: SumsOf | None = None
-    # of the libjpeg-turbo that it decodes with; "" if it does not decode
+    # the version of its libjpeg-turbo; "" if it does not decode
     version: str = ""
     reason: str = ""
     is_missing: bool = False
@@ -65,7 +65,7 @@ def native() -> Native:
 
 
 def channel_sums(pixels: PixelBytes, channels: int, line_bytes: int) -> tuple[int, ...]:
-    """Return the sum of each channel of complete lines of pixels, and behind these the sums of squares.
+    """Return the sum of each channel of complete lines of pixels, then the sums of squares.
 
     Padding is 0 and adds nothing.
     """
@@ -83,7 +83,7 @@ def channel_sums(pixels: PixelBytes, channels: int, line_bytes: int) -> tuple[in
 
 
 def _library_version(built: ModuleType) -> str | None:
-    """Return the version of the libjpeg-turbo that the compiled part decodes with: where it is linked in, its headers'."""
+    """Return the version of the compiled part's libjpeg-turbo; that of its headers if it is linked in."""
     path = built.library()
     is_linked_in = path is not None and os.path.realpath(path) == os.path.realpath(str(built.__file__))
     return str(built.HEADERS) if is_linked_in else jpeg.version_in(path)

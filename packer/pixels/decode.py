@@ -1,7 +1,7 @@
-"""Bytes of any image -> one row of uint8 pixels, upright, or a DecodeError with a reason that a person understands.
+"""Bytes of any image -> one row of uint8 pixels, upright, or a DecodeError with a readable reason.
 
-JPEGs that the compiled part serves become rows here; `pictures.py`, and with it Pillow and numpy, is imported when the first
-image needs it, which most workers of a pack of photographs never see.
+JPEGs that the compiled part serves become rows here. `pictures.py`, with Pillow and numpy, is imported for the first other
+image; in a pack of photographs, most workers never meet one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from packer.pixels.pictures import PictureDecoder
 
-# So many names are looked at: a folder of photographs has hardly another file.
+# Names that are checked: a folder of photographs hardly has other files.
 _LOOKED_AT = 1000
 _SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif")
 # Pillow's names of the channels.
@@ -36,7 +36,7 @@ class Decoder:
         """Decode one image into a row.
 
         Args:
-            memory: of a row of one size, where its pixels may be; they need not.
+            memory: that of a row of one size; its pixels may be written there, or elsewhere.
 
         Raises:
             DecodeError: the data is no image, is broken, or is too large.
@@ -69,7 +69,7 @@ class Decoder:
         return PictureDecoder(self._rules)
 
     def _native_row(self, data: bytes, header: jpeg.JpegHeader, memory: memoryview | None) -> Row | None:
-        """Decode, resize and crop in one pass; None: that is not available here, or something is wrong with the data."""
+        """Decode, resize and crop in one pass; None if that is not available here, or the data is damaged."""
         rules, geometry, decode = self._rules, self._rules.geometry, native().row
         if decode is None or rules.mode != "RGB" or header.components not in (1, 3):
             return None
@@ -87,5 +87,5 @@ class Decoder:
 
 
 def serves(paths: Sequence[str]) -> bool:
-    """Return by their names whether the compiled part may serve all these images."""
+    """Return whether the compiled part may serve all these images, by their names."""
     return native().row is not None and all(path.lower().endswith(_SUFFIXES) for path in paths[:_LOOKED_AT])

@@ -61,7 +61,7 @@ def decoder_versions() -> dict[str, Any]:
 
 
 def _libjpeg_turbo() -> dict[str, str | None]:
-    """Return which libjpeg-turbo jpeg4py decodes with, and that of the compiled part where it decodes with another one."""
+    """Return the libjpeg-turbo version of jpeg4py, and that of the compiled part if it differs."""
     found = {"jpeg4py": jpeg.version(), "turbojpeg": jpeg.library_version()}
     own = native().version
     return found | ({"compiled": own} if own and own != found["turbojpeg"] else {})

@@ -1,8 +1,8 @@
 """The geometry from picture to row: crop, pad, squash, inside, none. First sizes, as plain arithmetic; then Pillow's part.
 
 `crop` is torchvision's Resize + CenterCrop on PIL images (0.28, `transforms/functional.py`), rounding included. Pictures are
-resized as Pillow-SIMD does wherever that is possible, so that rows do not depend on the Pillow in use: by itself where live,
-else by the compiled part, else by plain Pillow, by a rule of its own.
+resized as by Pillow-SIMD if possible, so that rows do not depend on the installed Pillow. It is used if installed, else the
+compiled part; else plain Pillow, by its own rule.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _RAW = {"L": "L", "RGB": "RGBX", "RGBX": "RGBX", "CMYK": "CMYK", "RGBa": "RGBa"}
 
 @dataclass(frozen=True)
 class Geometry:
-    """The shape of a row and how any picture is brought to it.
+    """The shape of a row, and the way from any picture to it.
 
-    With fit none height and width are the most that the longer side may have, or with limits_short the shorter one; 0: any.
+    With fit none, height and width limit the longer side, or with limits_short the shorter side; 0: no limit.
     """
 
     height: int
@@ -101,7 +101,7 @@ class Geometry:
 
     def row_size(self, resized: tuple[int, int]) -> tuple[int, int]:
         """Return (width, height) of the row of a picture resized to this."""
-        # asked for each image, several times
+        # called several times per image
         return resized if self.has_own_sizes else (self.width, self.height)
 
     def to_row(self, image: Image.Image, resized: tuple[int, int]) -> tuple[Image.Image, tuple[int, int, int, int]]:
@@ -110,7 +110,7 @@ class Geometry:
         Returns: the row as an image of (width, height), and its content as y0, x0, y1, x1, half-open.
         """
         if image.size != resized:
-            # all of the picture, then the crop: resize(box=) differs by 1 or 2 levels in nine photographs of ten
+            # resize the whole picture, then crop: resize(box=) differs by 1 or 2 levels in nine of ten photographs
             image = resize(image, resized, self.filter)
         if resized == self.row_size(resized):
             return image, self.content(resized)
@@ -132,7 +132,7 @@ class Geometry:
         return round((resized[0] - width) / 2.0), round((resized[1] - height) / 2.0)
 
     def content(self, resized: tuple[int, int]) -> tuple[int, int, int, int]:
-        """Return where a picture resized to (width, height) is in a row: y0, x0, y1, x1, half-open.
+        """Return the place in the row of a picture resized to (width, height): y0, x0, y1, x1, half-open.
 
         `pad` centers the picture, `inside` leaves it in the upper left corner, the others fill the row.
         """
@@ -144,7 +144,7 @@ class Geometry:
 
 
 def live_rule() -> dict[str, dict[str, str]]:
-    """Return the manifest's entry for the resizing rule; {} for that of the Pillow which it names."""
+    """Return the manifest's entry for the resizing rule; {} for the rule of the Pillow that it names."""
     return {"resize": {"rule": "pillow-simd"}} if compiled_resize() is not None else {}
 
 
@@ -155,7 +155,7 @@ def resize(image: Image.Image, size: tuple[int, int], resample: int) -> Image.Im
     compiled = compiled_resize()
     if compiled is None or resample == Image.Resampling.NEAREST:
         return image.resize(size, resample)
-    if image.mode == "RGBA":  # as Pillow does: colors that nobody sees do not bleed into others
+    if image.mode == "RGBA":  # as Pillow does: colors of transparent pixels do not bleed into others
         return resize(image.convert("RGBa"), size, resample).convert("RGBA")
     raw = _RAW.get(image.mode)
     pixels = compiled(image.tobytes("raw", raw), image.size, size, resample) if raw else None
@@ -170,5 +170,5 @@ def pillow_distribution() -> str:
 
 @functools.cache
 def compiled_resize() -> ResizeOf | None:
-    """Return what resizes in place of a plain Pillow; None where that is Pillow-SIMD or the compiled part is missing."""
+    """Return the resize that replaces plain Pillow's; None with Pillow-SIMD, or without the compiled part."""
     return None if pillow_distribution() == "pillow-simd" else native().resize

@@ -1,4 +1,4 @@
-"""JPEG headers, read without decoding, and which libjpeg-turbo is live. Imports neither that nor numpy."""
+"""JPEG headers, read without decoding, and the libjpeg-turbo in use. Imports neither that nor numpy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ORIENTATION_MARKS = (b"\x01\x12\x00", b"\x12\x01")
 _TURNING_XMP = re.compile(rb'tiff:Orientation(?:="|>)[2-8]')
 # that tag, and the type of its value (TIFF 6.0, section 2)
 _ORIENTATION, _SHORT = 0x0112, 3
-# Bytes of a value of each type that Pillow reads; more than 4 of an entry are elsewhere.
+# Bytes per value of each type that Pillow reads; an entry of more than 4 bytes is stored elsewhere.
 _INLINE_BYTES = 4
 _VALUE_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}
 # the mark, TIFF's header, and a directory's count
@@ -65,7 +65,7 @@ def read_header(data: bytes) -> JpegHeader | None:
 
 
 def _may_be_rotated(segments: list[bytes]) -> bool:
-    """Whether APP1 segments turn the picture, unless they surely do not: Pillow asks the first EXIF, and XMP after that."""
+    """Whether APP1 segments may turn the picture: Pillow reads the first EXIF, then XMP."""
     for segment in segments:
         if not segment.startswith(_EXIF_MARK):
             if _TURNING_XMP.search(segment):
@@ -76,9 +76,9 @@ def _may_be_rotated(segments: list[bytes]) -> bool:
 
 
 def _is_upright(segment: bytes) -> bool:
-    """Whether this is EXIF whose first directory has no orientation, or one, a short that turns nothing: as Pillow finds it too.
+    """Whether the first directory of this EXIF has no orientation, or a SHORT that turns nothing, as Pillow reads it.
 
-    Where the value of an entry is not all there, Pillow reads no other, and asks XMP.
+    If the value of an entry is cut off, Pillow reads no further entry, but XMP.
     """
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(segment[6:10])
     if order is None or len(segment) < _LEAST_EXIF_BYTES:
@@ -107,7 +107,7 @@ def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
     at, size = 2, len(data)
     while at + 4 <= size:
         if data[at] != 0xFF:
-            # libjpeg skips what stands between two markers, with a warning
+            # libjpeg skips bytes between two markers, with a warning
             at = data.find(b"\xff", at)
             if at < 0:
                 return

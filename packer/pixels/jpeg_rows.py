@@ -1,4 +1,4 @@
-"""Rows that a store keeps as JPEGs: the row is its JPEG decoded, and the manifest has the error of that.
+"""Rows stored as JPEGs: the pixels are those of the decoded JPEG, and the manifest records their error.
 
 Pillow encodes, with the same settings everywhere; `reader.jpeg_frames` decodes.
 """
@@ -20,7 +20,7 @@ from reader import jpeg_frames
 
 Pixels = npt.NDArray[np.uint8]
 
-# What a line of samples.jsonl calls it.
+# Its key in a line of samples.jsonl.
 SQUARED_ERROR = "squared_error"
 # libjpeg's JPEG_MAX_DIMENSION
 _MOST_SIDE = 65_500
@@ -38,7 +38,7 @@ class EncodedRow:
 
 
 class JpegRowDecoder:
-    """As another decoder, but rows have gone through a JPEG: their pixels, and the frame that a store keeps."""
+    """Wraps another decoder: rows get the pixels of their JPEG, and the frame that a store keeps."""
 
     def __init__(self, decoder: RowDecoder, geometry: Geometry, quality: int, channels: int) -> None:
         self._decoder = decoder
@@ -56,7 +56,7 @@ class JpegRowDecoder:
 def encode(row: Pixels, height: int, width: int, channels: int, quality: int) -> EncodedRow:
     """Encode a row, uint8[height * width * channels], as its frame: a JPEG, and the JPEG's crc32.
 
-    Never subsampled: a lower quality with all colors takes fewer bytes for the same error than a higher one with 4:2:0.
+    Never subsampled: at equal error, full chroma at a lower quality takes fewer bytes than 4:2:0 at a higher one.
 
     Raises:
         DecodeError: a side has more than 65,500 pixels.

@@ -15,10 +15,10 @@ _OF_JPEGS, _OF_BEST_JPEGS, _USUAL_QUALITY = 0.22, 0.5, 95
 
 @dataclass(frozen=True)
 class RowLayout:
-    """Rows of one size, whose masks are in a file of their own; or as large as their images, each with its mask behind it.
+    """Rows of one size, with masks in a separate file; or as large as their images, each followed by its mask.
 
     channels: rgb, gray or rgba, as in `packer.options.CHANNELS`.
-    quality: 0: raw; else each row is a JPEG, whose bytes are known once it is encoded; sizes below are those of rows decoded.
+    quality: 0: raw; else each row is a JPEG, of unknown size before it is encoded; sizes below are of decoded rows.
     """
 
     geometry: Geometry
@@ -33,7 +33,7 @@ class RowLayout:
 
     @property
     def pixel_bytes(self) -> int:
-        """Bytes that a pixel takes in the file of rows, with its mask if that is there too."""
+        """Bytes that a pixel takes in the file of rows, with its mask if that is in the same file."""
         return self.channel_count + (self.has_masks and not self.has_mask_file)
 
     @property
@@ -43,7 +43,7 @@ class RowLayout:
 
     @property
     def has_mask_file(self) -> bool:
-        """Whether masks are in a file of their own."""
+        """Whether masks are in a separate file."""
         return self.has_masks and not self.geometry.has_own_sizes
 
     @property
@@ -65,7 +65,7 @@ class RowLayout:
         return self.file_bytes(int(size_bytes * share) if self.quality else size_bytes)
 
     def size_bytes(self, rows: int, shapes: Iterable[tuple[int, int]] = ()) -> int:
-        """Bytes of so many rows; shapes has (height, width) of each where they differ."""
+        """Bytes of this many rows; shapes has (height, width) of each if they differ."""
         if self.geometry.has_own_sizes:
             return sum(height * width for height, width in shapes) * self.pixel_bytes
         return rows * self.geometry.height * self.geometry.width * self.channel_count

@@ -1,4 +1,4 @@
-"""The mask of a row, of a file of labels; values of the nearest pixels, never blended."""
+"""The mask of a row, from a mask file; values of the nearest pixels, never blended."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from packer.pixels.opening import UPRIGHT, load_image, open_image
 from packer.pixels.row import Row
 from packer.text import spans
 
-# what counts for nothing, as in Pascal VOC and in what trains on it
+# the value to ignore, as in Pascal VOC and programs that train on it
 IGNORED = 255
 
 
 class MaskRow(NamedTuple):
-    """The mask of a row, one byte a pixel, and which values it has, rising."""
+    """The mask of a row, one byte a pixel, and its values, ascending."""
 
     pixels: bytes
     values: list[int]
@@ -31,8 +31,8 @@ class MaskRow(NamedTuple):
 def mask_row(data: bytes, row: Row, geometry: Geometry, *, classes: Sequence[int] = ()) -> MaskRow:
     """Decode a mask and bring it to the row as its image was.
 
-    A mask file with an orientation of its own is turned by that, and is upright then. Another one is turned as the image was,
-    unless its size says that it has been turned already.
+    A mask file with its own orientation is turned by that. Another one is turned like the image, unless its size shows that
+    it is upright already.
 
     Args:
         row: the image's.
@@ -65,7 +65,7 @@ def mask_row(data: bytes, row: Row, geometry: Geometry, *, classes: Sequence[int
 
 def _in_row(mask: Image.Image, geometry: Geometry) -> MaskRow:
     filled, (y0, x0, y1, x1) = replace(geometry, resample="nearest").to_row(mask, geometry.resized(*mask.size))
-    # beyond the picture there is no class
+    # the padding has no class
     row_mask = Image.new("L", filled.size, IGNORED)
     row_mask.paste(filled.crop((x0, y0, x1, y1)), (x0, y0))
     return MaskRow(row_mask.tobytes(), [value for value, count in enumerate(row_mask.histogram()) if count])

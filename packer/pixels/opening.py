@@ -1,4 +1,4 @@
-"""Images opened by Pillow: of the formats that are packed, with what decides before decoding: size and orientation."""
+"""Opens images by Pillow: of packed formats only, with size and orientation before decoding."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from packer.errors import DecodeError
 from packer.pixels import plugins
 
-# Formats that hold pictures people train on. The list keeps Pillow from trying the rest, Ghostscript for EPS among them.
-# Those that need more than Pillow are in `plugins.py`.
+# Formats of training images. The list keeps Pillow from trying others, such as EPS by Ghostscript. Formats that need a plugin
+# are in `plugins.py`.
 _FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "WEBP", "TIFF", "AVIF", "JPEG2000")
 
 # EXIF orientation -> the transposition that makes it upright (TIFF 6.0, tag 274)
@@ -28,7 +28,7 @@ UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 _ORIENTATION = 0x0112
-# A logger without a handler writes to stderr; those of a program that a worker was forked from are its own.
+# A logger without a handler writes to stderr; handlers of the program that forked this worker stay.
 _NO_LOG = logging.NullHandler()
 
 
@@ -45,7 +45,7 @@ def lift_limits() -> None:
 
 
 def open_image(data: bytes) -> Image.Image:
-    """Open an image of a known format, its header read and (but for JPEG XL) no pixel decoded; raises DecodeError."""
+    """Open an image of a known format: read its header, and (but for JPEG XL) decode no pixel; raises DecodeError."""
     kind = plugins.kind_of(data)
     if kind and (missing := plugins.missing(kind)):
         raise DecodeError(f"it is of the format {kind}; to decode it: pip install {missing}")
@@ -84,8 +84,8 @@ def header_orientation(image: Image.Image) -> int:
 
 
 def _is_upright(image: Any) -> bool:
-    """Whether the decoder turns the picture itself, and gives its size after that."""
-    # pillow-jxl gives a JPEG inside of a JPEG XL as it was
+    """Whether the decoder turns the picture itself, so that its size is the upright one."""
+    # pillow-jxl does not turn a JPEG inside a JPEG XL
     return image.format in ("TIFF", "HEIF") or (image.format == "JXL" and not image.jpeg)
 
 

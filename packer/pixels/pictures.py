@@ -1,7 +1,7 @@
 """Pictures that need an image library: bytes -> a row by libjpeg-turbo and Pillow, or a DecodeError with its reason.
 
-JPEG goes through libjpeg-turbo, by jpeg4py, where that accepts the file: it treats libjpeg's warnings as errors and refuses some
-samplings. What it accepts decodes to the same bytes as Pillow's, which does everything else.
+JPEGs go through libjpeg-turbo, by jpeg4py, if it accepts the file: it treats libjpeg's warnings as errors and refuses some
+samplings. Its pixels equal Pillow's, which decodes all other images.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class PictureDecoder:
         """Decode one image into a row.
 
         Args:
-            header: of a JPEG, which the rules allow.
-            orientation: a JPEG's, by EXIF.
+            header: that of a JPEG which the rules allow.
+            orientation: that of a JPEG, by EXIF.
 
         Raises:
             DecodeError: Pillow refuses it, or it is too large.
@@ -82,7 +82,7 @@ class PictureDecoder:
                     )
                 size, scale = image.size, self._draft(image)
                 orientation = load_image(image, data)
-                # a TIFF that says its orientation in XMP alone is turned only now
+                # a TIFF with its orientation in XMP alone is turned only by decoding
                 size = image.size if scale == 1 else size
                 upright = to_mode(image, self._rules.mode, self._rules.bit_depth)
         done: dict[str, object] = {"decoder": "Pillow", "format": image.format}
@@ -117,7 +117,7 @@ class PictureDecoder:
 
 
 def to_mode(image: Image.Image, mode: str, bit_depth: int = 16) -> Image.Image:
-    """Convert an image to RGB, L or RGBA: of 16-bit gray, the upper 8 of bit_depth bits; RGB and L drop alpha.
+    """Convert an image to RGB, L or RGBA: 16-bit gray keeps the upper 8 of bit_depth bits; RGB and L drop alpha.
 
     Raises:
         DecodeError: its pixels have no agreed range.
@@ -136,8 +136,8 @@ def to_mode(image: Image.Image, mode: str, bit_depth: int = 16) -> Image.Image:
 def decoded_jpeg(data: bytes, width: int, height: int) -> npt.NDArray[np.uint8]:
     """Decode a JPEG by libjpeg-turbo to uint8[height, width, 4] (RGBX).
 
-    With a handle of its own: one that is used again decodes a JPEG that lacks its tables with those of the one before,
-    and after some errors it refuses every good one. jpeg4py keeps its own.
+    Each call has a new handle. A reused one decodes a JPEG without tables by those of the previous JPEG, and after some
+    errors it refuses every intact JPEG. jpeg4py reuses its handle.
 
     Args:
         width, height: as in the header, or exactly ceil(w / s) x ceil(h / s) of it for s = 2, 4, 8: libjpeg's DCT
@@ -163,7 +163,7 @@ def decoded_jpeg(data: bytes, width: int, height: int) -> npt.NDArray[np.uint8]:
 
 @functools.cache
 def _cffi() -> ModuleType:
-    """Import jpeg4py and let it find libturbojpeg; raises ImportError where either cannot be loaded."""
+    """Import jpeg4py and let it find libturbojpeg; raises ImportError if either cannot be loaded."""
     import jpeg4py
 
     try:

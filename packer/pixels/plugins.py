@@ -1,4 +1,4 @@
-"""Formats that Pillow decodes by a plugin: which of them data is, and the plugin, imported when the first image needs it.
+"""Formats that Pillow decodes by a plugin: detects them, and imports the plugin for the first image that needs it.
 
 Knows pillow-heif and pillow-jxl-plugin.
 """
@@ -14,7 +14,7 @@ from packer.system import installed_version
 PLUGINS = {"HEIF": ("pillow_heif", "pillow-heif"), "JXL": ("pillow_jxl", "pillow-jxl-plugin")}
 # ISO/IEC 23008-12, annex B: brands of HEVC pictures and sequences, and of any codec
 _HEIF_BRANDS = (*(b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs"), *(b"mif1", b"msf1", b"mif2"))
-# AV1 Image File Format, section 6: these are Pillow's own
+# AV1 Image File Format, section 6: Pillow decodes these itself
 _AVIF_BRANDS = {b"avif", b"avis"}
 # ISO/IEC 18181-2: a bare codestream, and the box that begins a container
 _JPEG_XL = (b"\xff\x0a", b"\0\0\0\x0cJXL \r\n\x87\n")
@@ -36,7 +36,7 @@ def missing(kind: str) -> str:
     """Register the plugin of a format, once a process; returns the distribution to install if it is missing.
 
     Raises:
-        ImportError: it is there, but cannot be imported.
+        ImportError: it is installed, but cannot be imported.
     """
     module, distribution = PLUGINS[kind]
     if importlib.util.find_spec(module) is None:
@@ -44,7 +44,7 @@ def missing(kind: str) -> str:
     if kind == "HEIF":
         import pillow_heif
 
-        # a worker is one of as many as there are CPUs
+        # there is already a worker per CPU
         pillow_heif.register_heif_opener(decode_threads=1, thumbnails=False, depth_images=False, aux_images=False)
     else:
         from pillow_jxl import JpegXLImagePlugin
@@ -54,6 +54,6 @@ def missing(kind: str) -> str:
 
 
 def versions() -> dict[str, dict[str, str | None]]:
-    """Return the distribution of each plugin that is there, with its version."""
+    """Return the distribution of each installed plugin, with its version."""
     there = (distribution for module, distribution in PLUGINS.values() if importlib.util.find_spec(module))
     return {distribution: {"version": installed_version(distribution)} for distribution in there}

@@ -1,9 +1,9 @@
 """One image, encoded again by FFmpeg's JPEG encoder, through PyAV, and its row.
 
-It does what `ffmpeg -noautorotate -i IN -q:v Q OUT` does. Our own decoder rejects what is broken, as in any pack. Only JPEGs that
-decode without a complaint, and that FFmpeg decodes to full-range YCbCr or gray, go through: of these all its versions give the
-same pixels (FFmpeg 5.1 and 8.1, `tests/pixels/test_ffmpeg.py`). What the encoder computes depends on the machine's kind: its DCT
-for x86 differs from the portable one.
+It does what `ffmpeg -noautorotate -i IN -q:v Q OUT` does. Packer's own decoder rejects broken images, as in any pack. Only
+JPEGs that decode without a warning, and that FFmpeg decodes to full-range YCbCr or gray, are encoded: all its versions give
+the same pixels for these (FFmpeg 5.1 and 8.1, `tests/pixels/test_ffmpeg.py`). The encoder's output depends on the processor:
+its DCT for x86 differs from the portable one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from packer.pixels.row import Row
 
 HOW_TO_GET = "pip install 'pixpack[ffmpeg]'"
 
-# FFmpeg's names of the pixel formats that it may decode a JPEG to. It would convert others (CMYK, RGB, limited range, 4:1:1) on
-# the way, each version in its own manner
+# FFmpeg's names of the pixel formats that it may decode a JPEG to. It would convert others (CMYK, RGB, limited range, 4:1:1),
+# each version differently
 _DECODED = ("yuvj420p", "yuvj422p", "yuvj444p", "gray")
 # the encoder's formats; gray becomes YCbCr with neutral chroma
 _ENCODED = "format=yuvj420p|yuvj422p|yuvj444p"
@@ -74,7 +74,7 @@ class Ffmpeg:
             raise NotRequantized(f"FFmpeg cannot encode it ({e.strerror})") from e
 
     def _decoded(self, data: bytes) -> Any:
-        # a context an image: tables of the one before must not decode the next
+        # one context per image: the tables of one must not decode the next
         decoder = self.av.CodecContext.create("mjpeg", "r")
         decoder.thread_count = 1
         try:
@@ -163,7 +163,7 @@ class Recoder:
 
 
 class RequantizingDecoder:
-    """As a Decoder, but a row is decoded from the requantized JPEG, without DCT scaling."""
+    """Like a Decoder, but decodes rows from the requantized JPEG, without DCT scaling."""
 
     def __init__(self, quality: int, decoder: Decoder) -> None:
         self._recoder, self._decoder = Recoder(quality), decoder

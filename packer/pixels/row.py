@@ -15,9 +15,9 @@ _DCT_SCALES = (8, 4, 2)
 
 @dataclass(frozen=True)
 class Row:
-    """One decoded input. width and height are the upright source's, done is what samples.jsonl records beside them.
+    """One decoded input. width and height are the upright source's; done holds other fields for samples.jsonl.
 
-    frame: the pixels as a store keeps them, if they are encoded already.
+    frame: the stored form of the pixels, if they are encoded already.
     """
 
     pixels: bytes | bytearray | memoryview
@@ -32,7 +32,7 @@ class RowDecoder(Protocol):
     """Makes the rows of images, one after the other."""
 
     def row(self, data: bytes, memory: memoryview | None = None) -> Row:
-        """Decode one image into a row, whose pixels may be in the memory of a row of one size; raises DecodeError."""
+        """Decode one image into a row; may write its pixels to memory, for a row of one size; raises DecodeError."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class RowRules:
         self.check_pixels(header.width, header.height)
 
     def check_pixels(self, width: int, height: int) -> None:
-        """Refuse a picture without pixels, or with too many, as a DecodeError."""
+        """Raise DecodeError for a picture without pixels, or with too many."""
         if width < 1 or height < 1:
             raise DecodeError(f"its header says {width} x {height} pixels")
         if width * height > MAX_PIXELS:

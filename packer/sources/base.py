@@ -7,12 +7,12 @@ from typing import NamedTuple, Protocol
 from packer.errors import DecodeError
 from packer.options import MAX_PIXELS
 
-# As 8 bits of 4 channels of the largest image have uncompressed: a worker has all of it in memory.
+# The uncompressed size of the largest image, at 8 bits and 4 channels: a worker holds all of a file in memory.
 MOST_FILE_BYTES = 4 * MAX_PIXELS
 # Size in bytes, mtime and ctime in ns; -1 each for a missing file.
 State = tuple[int, int, int]
 NO_STATE: State = (-1, -1, -1)
-# How a member of an archive is compressed: not, with nothing in front of its bytes; and a zip's numbers.
+# Compression of an archive's member: none, without a header before its bytes; and the numbers of zip.
 RAW, STORED, DEFLATED = -1, 0, 8
 
 
@@ -28,8 +28,8 @@ class Archive(NamedTuple):
 class Member(NamedTuple):
     """The place of an input's bytes in an archive.
 
-    offset: of the bytes if method is RAW, else of the zip's local header in front of them. crc32: a zip's, of the size_bytes
-    that come out.
+    offset: of the bytes if method is RAW, else of the zip's local header before them. crc32: a zip's, of the size_bytes
+        uncompressed bytes.
     """
 
     archive: int
@@ -44,7 +44,7 @@ class Readable(Protocol):
     """A source of an input's bytes."""
 
     def state(self) -> State:
-        """Return size and times as they are now, by which a change shows."""
+        """Return the current size and times, which show a change."""
         ...
 
     def read(self, *, most_bytes: int | None = None) -> tuple[bytes, State]:

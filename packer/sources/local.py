@@ -1,7 +1,7 @@
-"""The bytes of one input: of a file, or of a member of a tar or zip, read without unpacking. Decides between these and objects.
+"""The bytes of one input: a file, or a member of a tar or zip, read without unpacking. Chooses between these and objects.
 
-One open, one version, one close; what cannot be read, or changes meanwhile, is a DecodeError with its reason; where
-the disk or network is to blame, a SourceError.
+Opens a file once, and reads one version of it. An input that cannot be read, or changes meanwhile, raises DecodeError with
+the reason; a fault of the disk or network raises SourceError.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def locate(
 class LocalSource:
     """A file, or a member of an archive, as a source of bytes; the archive must still be the listed one.
 
-    roots: folders that must exist: if one is missing, the disk is gone, not the file.
+    roots: folders that must exist: if one is missing, the disk is gone, not only the file.
     """
 
     path: str
@@ -59,10 +59,10 @@ class LocalSource:
     roots: tuple[str, ...] = ()
 
     def state(self) -> State:
-        """Return size, mtime and ctime of the file; -1 each without a file.
+        """Return size, mtime and ctime of the file; -1 each if it is missing.
 
         Raises:
-            SourceError: what it is on cannot be read now.
+            SourceError: its disk or network cannot be read now.
         """
         try:
             status = os.stat(self.path)
@@ -74,14 +74,13 @@ class LocalSource:
     def read(self, *, most_bytes: int | None = None) -> tuple[bytes, State]:
         """Return the input's bytes, or the first most_bytes of them, in one version, and the state of the file.
 
-        What has more bytes than an image may have is refused, unread.
+        A file larger than an image may be is refused, unread.
 
-        Renaming and deleting leave an open file as it is.
+        Renaming and deleting do not change an open file.
 
         Raises:
-            DecodeError: they cannot be read, are in no regular file, are none, or change meanwhile.
-            SourceError: the disk or network that they are on cannot be read now, or their archive is not the one that was
-                listed.
+            DecodeError: they cannot be read, are not in a regular file, are empty, or change meanwhile.
+            SourceError: their disk or network cannot be read now, or their archive has changed since it was listed.
             OSError: no file can be opened now.
         """
         # NONBLOCK: opening a FIFO without a writer would wait forever
@@ -148,10 +147,10 @@ def _read_member(descriptor: int, member: Member, wanted: int) -> bytes:
 
 
 def _inflated(descriptor: int, stored_bytes: int, wanted: int) -> bytes:
-    """Read a zip's member and undo its compression, up to wanted bytes and no byte more."""
+    """Read and decompress a zip's member, up to wanted bytes and no more."""
     inflate, data, packed = zlib.decompressobj(-zlib.MAX_WBITS), io.BytesIO(), _read_exactly(descriptor, stored_bytes)
     try:
-        # a piece at a time: zlib would hold all of them twice
+        # a piece at a time: zlib would hold all bytes twice
         while data.tell() < wanted and (piece := inflate.decompress(packed, min(_PIECE_BYTES, wanted - data.tell()))):
             data.write(piece)
             packed = inflate.unconsumed_tail

@@ -13,16 +13,16 @@ from reader.format.urls import file_path
 
 @functools.lru_cache(maxsize=8)
 def open_url(url: str) -> tuple[Any, str]:
-    """Return the file system of a URL and the path in it, without a slash at its end; asks nothing of object storage.
+    """Return the file system of a URL and the path in it, without a slash at its end; makes no request to object storage.
 
     Raises:
-        RemoteError: nothing here knows URLs of this kind, or what knows them is not installed, or the server is not there.
+        RemoteError: this kind of URL is unknown, its library is not installed, or the server is missing.
     """
     try:
         import fsspec
 
         if url.lower().startswith("file:"):
-            # a local disk, unlike object storage, wants its folders made
+            # a local disk, unlike object storage, needs its folders made
             return fsspec.filesystem("file", auto_mkdir=True), file_path(url).rstrip("/")
         files, path = fsspec.core.url_to_fs(url)
     except ImportError as e:
@@ -30,7 +30,7 @@ def open_url(url: str) -> tuple[Any, str]:
             f"{redacted(url)} cannot be opened: {redacted(str(e))}. For s3:// install 'pixpack[remote]'."
         ) from None
     except Exception as e:
-        # of ftp:// and sftp://, which connect at once
+        # from ftp:// and sftp://, which connect at once
         raise RemoteError(
             f"{redacted(url)} cannot be opened: {reason(e)}. Expected for example s3://bucket/folder."
         ) from None

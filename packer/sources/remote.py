@@ -1,7 +1,6 @@
 """Objects in object storage as inputs: read with retries, and ahead of the decoder.
 
-A resume compares the size and version that the listing gave (`packer.inputs.remote`): no request is made for that. Writes
-nothing.
+A resume compares the listed size and version (`packer.inputs.remote`), without another request. Writes nothing.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from packer.sources.base import NO_STATE, State, check_size
 from packer.sources.object_storage import open_url, reason
 from reader.format.shown import redacted
 
-# Objects that a worker asks for ahead, or that wait in its memory; a photograph has 0.1 to 5 MB.
+# Objects that a worker requests ahead, or that wait in its memory; a photograph has 0.1 to 5 MB.
 SOURCE_OBJECTS_AHEAD = 64
-# A worker decodes some 600 photographs a second, and an object takes 20 to 100 ms: of 30 ms, so many requests give 800 a
+# A worker decodes some 600 photographs a second, and an object takes 20 to 100 ms: at 30 ms, this many requests give 800 a
 # second.
 SOURCE_REQUESTS = 32
 
@@ -35,7 +34,7 @@ class RemoteSource:
     fetched: Future[bytes] | None = None
 
     def state(self) -> State:
-        """Return nothing known: the listing says it."""
+        """Return no state: the listing has it."""
         return NO_STATE
 
     def read(self, *, most_bytes: int | None = None) -> tuple[bytes, State]:
@@ -70,7 +69,7 @@ class RemoteSource:
         """Raise SourceError if all objects are missing or refused, rather than one."""
         files, root = open_url(self.root)
         try:
-            files.invalidate_cache()  # the cached listing is no answer
+            files.invalidate_cache()  # the cached listing may be out of date
             files.info(root)
         except FileNotFoundError:
             raise SourceError(f"{redacted(self.root)} is gone, or empty") from None
@@ -79,7 +78,7 @@ class RemoteSource:
 
 
 class ObjectPrefetch:
-    """Asks for the objects of coming blocks, a few at a time, while this worker decodes. Safe from two threads."""
+    """Requests the objects of the next blocks, a few at a time, while this worker decodes. Two threads may call it."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -89,7 +88,7 @@ class ObjectPrefetch:
         self._lock = threading.Lock()
 
     def expect(self, inputs: Iterable[tuple[int, str]]) -> None:
-        """Learn which inputs, by number and path, will be asked for, in order."""
+        """Expect requests for these inputs, by number and path, in this order."""
         with self._lock:
             self._coming.extend(inputs)
             self._fill()

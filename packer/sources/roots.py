@@ -1,7 +1,7 @@
-"""Errors of the system, distinguished from errors of the content.
+"""Distinguishes errors of the system from errors of the content.
 
-A file that is missing or unreadable by itself is rejected. A folder, archive, disk or network that went away is no fault of an
-image: the pack stops unsealed.
+A single missing or unreadable file is rejected. If a folder, archive, disk or network is gone, no image is at fault: the pack
+stops unsealed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 from packer.errors import SourceError, UnreadableError
 from packer.text import system_reason
 
-# What one file may have by itself: no such name, no right to read it, a link to itself, a device without a driver. All other
-# errors (EIO, ESTALE, ENOTCONN, ETIMEDOUT, EKEYEXPIRED, ...) are of the system that the file is on.
+# Errors of a single file: no such name, no right to read it, a link to itself, a device without a driver. All other errors
+# (EIO, ESTALE, ENOTCONN, ETIMEDOUT, EKEYEXPIRED, ...) are errors of its disk or network.
 _OF_THE_FILE = frozenset(
     (
         *(errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR),
@@ -28,7 +28,7 @@ def check_system(path: str, error: OSError, roots: Iterable[str] = ()) -> None:
     """Raise SourceError if reading failed by the system's fault, or the disk of path is gone.
 
     Args:
-        roots: the folders and archives that the inputs are in, which were there when these were listed.
+        roots: the folders and archives of the inputs, which existed at listing.
     """
     if error.errno and error.errno not in _OF_THE_FILE:
         raise UnreadableError(f"{path} cannot be read: {system_reason(error)}") from error
@@ -39,7 +39,7 @@ def check_system(path: str, error: OSError, roots: Iterable[str] = ()) -> None:
         folder = os.path.dirname(os.path.realpath(path))
         while not os.path.exists(folder):
             folder = os.path.dirname(folder)
-        # the mount point of a disk that is away is an empty folder
+        # the mount point of an unmounted disk is an empty folder
         if os.access(folder, os.R_OK) and os.path.isdir(folder) and not os.listdir(folder):
             raise SourceError(f"{path} cannot be read: {folder} is empty, its disk may not be mounted") from error
 
@@ -60,7 +60,7 @@ def is_there(path: str | os.PathLike[str]) -> bool:
     """Whether a path exists; raises SourceError if an error of the system hides that."""
     try:
         os.stat(path)
-    except ValueError:  # a NUL: no file can be called so
+    except ValueError:  # a NUL: no file has such a name
         return False
     except OSError as e:
         check_system(os.fspath(path), e)
