@@ -1,4 +1,4 @@
-"""The folder of a store on disk while it is made: locks, journal, row files, sealing, replacing an older store.
+"""The folder of an unfinished store: locks, journal, row files, sealing, replacing an older store.
 
-Knows crashes and full disks. Never decodes an image and never starts a process.
+Handles crashes and full disks. Never decodes an image and never starts a process.
 """

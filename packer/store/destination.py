@@ -1,11 +1,10 @@
-"""OUT, a folder, as a destination: made beside it, published in one step, so that OUT exists exactly when it is finished.
+"""The destination OUT: made beside it and published in one step, so that OUT exists exactly when it is finished.
 
-All of a pack, its splits and journals, is in one folder, the stage OUT.packing, which one lock holds. Publishing gives it
-OUT's name: by a rename, which no system does onto a folder that holds anything, or, where OUT holds stores that are replaced, by
-an exchange of the two names. Where OUT is an empty folder, a mount point perhaps, the stage is OUT/.packing, and its files are
-moved into OUT, the manifest last.
+A pack, with its splits and journals, is in one folder, the stage OUT.packing, under one lock. Publishing renames the stage to
+OUT; no system renames onto a folder with content. If OUT holds stores to replace, the two names are exchanged. If OUT is an
+empty folder, perhaps a mount point, the stage is OUT/.packing, and its files are moved into OUT, the manifest last.
 
-What a command does with what it finds (`Folder.check`, `Folder.begin`):
+The actions of `Folder.check` and `Folder.begin`:
 
     OUT holds            the stage holds      asked for by                    is
     other files          -                    any                             refused
@@ -17,7 +16,7 @@ What a command does with what it finds (`Folder.check`, `Folder.begin`):
     -                    work of another      any --overwrite                 cleared away
     -                    what a copy left     any                             cleared away
 
-A kill leaves the stage, or a finished OUT with a working folder that means nothing any more: `Folder.recover` finishes that.
+A kill leaves the stage, or a finished OUT with an obsolete working folder: `Folder.recover` removes that.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ from packer.text import system_reason
 from reader.format.manifest import MANIFEST, REJECTED, SAMPLES
 from reader.format.splits import FOLDER, staging_path
 
-# Names in a store's folder, and those while it is made.
+# Names in a store's folder, finished or not.
 _OWN_NAMES = {FOLDER, "_tensordict", "meta.json", SAMPLES, REJECTED, MANIFEST, f".{MANIFEST}.tmp"}
 
 
@@ -65,7 +64,7 @@ class StagedStore:
 
     Attributes:
         to: the destination.
-        folder: the one of the stage in which it is made.
+        folder: its folder in the stage.
     """
 
     def __init__(self, to: Folder, folder: Path) -> None:
@@ -87,13 +86,13 @@ class Folder:
 
     Args:
         out: its links are resolved.
-        command: what is done, a word of the command; "": a pack. Journals are continued by the command that began them.
+        command: the word of the command; "": a pack. Journals are continued by the command that began them.
         overwrite: whether stores in OUT, and work in the stage, may be replaced.
 
     Attributes:
         stage: the folder in which it is made.
-        locks: that are held; the first is the stage's.
-        replaces: whether OUT holds stores that this one replaces; known once it was checked.
+        locks: the held locks; the first is the stage's.
+        replaces: whether OUT holds stores that this one replaces; set by `check`.
     """
 
     def __init__(self, out: Path, command: str = "", *, overwrite: bool = False) -> None:
@@ -114,7 +113,7 @@ class Folder:
 
     @property
     def is_inside(self) -> bool:
-        """Whether the stage is in OUT, as no folder beside it is to take its name."""
+        """Whether the stage is inside OUT, so that OUT itself stays."""
         return self.stage.parent == self.out
 
     def store(self, split: str) -> StagedStore:
@@ -127,10 +126,10 @@ class Folder:
         """Refuse an OUT that is in the way, before any work, by the table of this module.
 
         Args:
-            splits: which stores will be in OUT.
+            splits: the splits that OUT will hold.
 
         Raises:
-            OptionsError: OUT, or the stage, is a folder of something else.
+            OptionsError: OUT, or the stage, holds something else.
             PackError: a store or an unfinished pack is in the way, or the store cannot be replaced.
         """
         self.check_splits(splits)
@@ -155,7 +154,7 @@ class Folder:
                 )
 
     def check_splits(self, splits: Collection[str]) -> None:
-        """Refuse a store of all beside splits, and one of another split: they would look like stores of one pack."""
+        """Refuse a store beside splits, and a store of another split: they would look like stores of one pack."""
         found = [split_of(store, self.out) for store in self.finished]
         if other := [split for split in found if split not in splits]:
             there, asked = (", ".join(filter(None, names)) or "none" for names in (found, splits))
@@ -165,7 +164,7 @@ class Folder:
             )
 
     def _check_foreign(self, splits: Collection[str]) -> None:
-        """Refuse files in OUT, or in the stage, that no store has: they would be published, or removed."""
+        """Refuse foreign files in OUT or in the stage: they would be published or removed."""
         finished = self.finished
         ours = {FOLDER} if self.is_inside or finished else set[str]()
         ours |= _OWN_NAMES if self.out in finished else {store.name for store in finished if store.name in splits}
@@ -191,19 +190,19 @@ class Folder:
 
     @contextlib.contextmanager
     def begin(self, splits: Collection[str] = ("",)) -> Iterator[None]:
-        """Create or continue the stage and hold its lock; clear away all work that is not continued.
+        """Create or continue the stage and hold its lock; remove all work that is not continued.
 
         Args:
-            splits: which stores will be in OUT.
+            splits: the splits that OUT will hold.
 
         Raises:
-            PackError: OUT is in the way; LockedError where another process holds the stage.
+            PackError: OUT is in the way; LockedError if another process holds the stage.
         """
         with self.held():
             self.check(splits)
             if self.replaces:
                 copy_access(self.out, self.stage)  # before a row of a private store is written
-            if not self.is_inside and self.out.is_dir():  # a mount point perhaps, since the stage was made beside it
+            if not self.is_inside and self.out.is_dir():  # made since the stage, perhaps a mount point
                 self._check_renames()
             headers = map(journals.header_of, self.unfinished)
             is_continued = any(header and header.command == self.command for header in headers)
@@ -214,12 +213,12 @@ class Folder:
 
     @contextlib.contextmanager
     def held(self, *, is_shared: bool = False) -> Iterator[None]:
-        """Hold the stage, as it is; is_shared: together with the parts of the pack that others make in it.
+        """Hold the stage, as it is; is_shared: together with processes that pack parts in it.
 
-        A stage of which the whole was held, and in which nothing is in progress, is removed at the end.
+        An exclusively held stage without work in progress is removed at the end.
 
         Raises:
-            PackError: another process has finished OUT since the first look; LockedError where one holds the stage.
+            PackError: another process has finished OUT since the first look; LockedError if one holds the stage.
         """
         try:
             self._lock(is_shared)
@@ -257,7 +256,7 @@ class Folder:
     def _check_renames(self) -> None:
         """Refuse an OUT that its file system does not rename, a mount point or an overlay's lower layer, before any work.
 
-        No system renames a folder onto one that holds something; what else is in the way it says before that.
+        No system renames a folder onto one with content; any other obstacle it reports first.
         """
         try:
             os.rename(self.out, self.stage)
@@ -269,8 +268,7 @@ class Folder:
                 ) from None
 
     def check_same(self) -> None:
-        """Check that the stage and OUT are still those that were locked: called before each truncate, rename, delete or
-        commit.
+        """Check that the stage and OUT are the locked ones; called before each truncate, rename, delete or commit.
 
         Raises:
             PackError: one was renamed, removed or replaced by someone else.
@@ -279,7 +277,7 @@ class Folder:
             lock.check()
 
     def withdraw(self, store: Path | None = None) -> None:
-        """Leave nothing of a store in the stage, or of all that is in it."""
+        """Remove a store, or all stores, from the stage."""
         for folder in stores_in(self.stage) if store is None else [store]:
             self.clear(folder)
             if folder != self.stage:
@@ -294,7 +292,7 @@ class Folder:
         working = store / FOLDER
         if working.is_dir():
             journals.discard(store)
-            # and the working folder, which says whose this is
+            # the working folder marks a stage
             sync_folder(store)
         stays = [store / FOLDER, store / LOCK, *stores_in(store)[1:]]
         for path in [path for folder in (store, working) if folder.is_dir() for path in folder.iterdir()]:
@@ -324,7 +322,7 @@ class Folder:
             replaced = self.stage
             if not _exchange(self.stage, self.out):
                 replaced = self._replaced_path
-                # a kill between the two leaves no OUT: the next command on it takes the old one back
+                # a kill between the two leaves no OUT: the next command on it restores the old one
                 os.rename(self.out, replaced)
                 os.rename(self.stage, self.out)
         else:
@@ -338,7 +336,7 @@ class Folder:
         return self.out.with_name(f"{self.out.name}{FOLDER}.old")
 
     def _move_in(self) -> None:
-        """Move all from the stage inside OUT into OUT, of a store its manifest last: it is complete then."""
+        """Move everything from a stage inside OUT into OUT, the manifest of each store last: it is complete then."""
         stage = self.out / FOLDER
         for name in sorted(_names(stage), key=lambda name: name == MANIFEST):
             if name != FOLDER:
@@ -353,7 +351,7 @@ class Folder:
 
         Raises:
             LockedError: another process is publishing it just now.
-            PackError: a link is where a pack keeps what is its own; or the disk refuses it.
+            PackError: a link is in place of a pack's own file or folder, or the disk fails.
         """
         out, stage, working = self.out, staging_path(self.out), self.out / FOLDER
         check_no_links(stage, working, self._replaced_path)
@@ -369,7 +367,7 @@ class Folder:
                         self._move_in()
                     is_replacing = (out / REPLACING).exists() and not (working / "old").exists()
                     places = (stage, self._replaced_path) if is_replacing else ()
-                    # without a working folder it is no store in the making
+                    # without a working folder it is not an unfinished store
                     replaced = [place for place in places if published(place) and not (place / FOLDER).exists()]
                     self._tidy(*replaced[:1])
         except OSError as e:
@@ -379,8 +377,8 @@ class Folder:
     def _tidy(self, replaced: Path | None = None) -> None:
         """Remove the stores that OUT has replaced, and the working folders.
 
-        First they are moved into the working folder: what a reader on this host has open over NFS stays until it is closed, and
-        is in nobody's way there.
+        They are moved into the working folder first: over NFS, files that a reader on this host has open stay until they are
+        closed, and block nothing there.
         """
         working = self.out / FOLDER
         if replaced is not None:
@@ -394,7 +392,7 @@ class Folder:
             sync_folder(store)
         # NFS keeps an open file, and so its folder
         self._release()
-        # nothing looks for those of splits once that of all is gone
+        # nothing looks for the splits' working folders once the common one is gone
         if not any((store / FOLDER).exists() for store in splits):
             shutil.rmtree(working, ignore_errors=True)
         sync_folder(self.out)

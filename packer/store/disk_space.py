@@ -1,4 +1,4 @@
-"""Space on OUT's disk: checked before a pack, allocated up front, and worded when the system refuses it."""
+"""Space on OUT's disk: checked before a pack, allocated up front, and explained in errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from reader.format.filesystem import error_path
 from reader.format.manifest import PIXELS
 
 _ALLOCATE_BYTES = 1 << 30
-# What could not be written needs a page at least, even where the estimate of all files is used up.
+# A failed write needs a page at least, even if the estimate of all files is used up.
 _LEAST_BYTES = 4096
 
 
@@ -37,9 +37,9 @@ def check_room(out: Path, sizes: dict[str, int], again: str = "") -> None:
 
 
 def allocate(path: Path, size_bytes: int, progress: Callable[[int], None]) -> None:
-    """Take the disk space of a file now, in pieces: a full disk is then known before an image is decoded.
+    """Allocate the disk space of a file now, in pieces: a full disk then shows before an image is decoded.
 
-    Where the file system cannot, nothing is taken; rows are then written plainly, never through a mapping.
+    If the file system cannot, nothing is allocated. Rows are always written by plain writes, never through a mapping.
 
     Raises:
         OSError: with the path as its filename.
@@ -59,9 +59,9 @@ def allocate(path: Path, size_bytes: int, progress: Callable[[int], None]) -> No
 
 
 def guard_standard_streams() -> None:
-    """Open closed descriptors 0 to 2, so that no file of ours gets their numbers.
+    """Open closed descriptors 0 to 2, so that no file of packer gets their numbers.
 
-    The next file opened would get the number, and what a C library says to its standard error would end in pixels.memmap.
+    The next opened file would get the number, and a C library's messages to standard error would be written into pixels.memmap.
     """
     for descriptor in range(3):
         try:
@@ -81,7 +81,7 @@ def free_bytes(path: Path) -> int:
 
 
 def disk_full(path: Path | str, need: int, free: int, again: str = "") -> DiskFullError:
-    """Write how many bytes are missing, and how to resume."""
+    """Return an error with the number of missing bytes, and how to resume."""
     again = again or "give the same command again"
     return DiskFullError(
         f"{path} needs {need} more bytes, its disk has {free} free: {max(0, need - free)} are missing."
@@ -113,7 +113,7 @@ def as_pack_error(error: OSError, out: Path, sizes: dict[str, int], again: str =
             f"{error.filename or 'a pipe to a worker'} cannot be opened: {system_reason(error)}, of which this process may"
             f" have {most} (ulimit -n). Allow more{fewer}, and {again}."
         )
-    if error.filename is None and error.errno not in FULL:  # whatever opens, reads or writes a file names it
+    if error.filename is None and error.errno not in FULL:  # an error of opening, reading or writing names its file
         return PackError(
             f"a worker process cannot be started or reached: {system_reason(error)}. {again[0].upper()}{again[1:]}."
         )

@@ -1,6 +1,6 @@
-"""Files that outlive a crash or a power cut: written under a temporary name, synced, renamed, and the folder synced too.
+"""Files that survive a crash or a power cut: written under a temporary name, synced, renamed, and the folder synced too.
 
-Knows nothing of what is in them.
+Knows nothing about their content.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from reader.format.filesystem import error_path
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Put content at path so that a reader or a crash sees the old file or the new one, never a part."""
+    """Write content to path: a reader, even after a crash, sees the old file or the new one, never a part."""
     temporary = path.with_name(f".{path.name}.tmp")
     write_synced(temporary, content)
     os.replace(temporary, path)
@@ -24,7 +24,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_synced(path: Path, content: bytes) -> None:
-    """Write a file and return when its bytes are on disk; its name is not, before its folder is synced."""
+    """Write a file and sync its bytes; its name is on disk only after its folder is synced."""
     with error_path(path), open(path, "wb") as file:
         file.write(content)
         file.flush()
@@ -34,8 +34,8 @@ def write_synced(path: Path, content: bytes) -> None:
 def sync_folder(path: Path) -> None:
     """Make renames and new names in a folder survive a power loss, if the file system can.
 
-    File systems that sync no folders say EINVAL or EBADF, and a folder above ours may be closed to us (PostgreSQL leaves out
-    the same: src/common/file_utils.c, fsync_fname).
+    File systems that cannot sync folders return EINVAL or EBADF, and a parent folder may deny access (PostgreSQL ignores the
+    same: src/common/file_utils.c, fsync_fname).
     """
     try:
         descriptor = os.open(path, os.O_RDONLY)
@@ -54,7 +54,7 @@ def sync_folder(path: Path) -> None:
 def sync_names(out: Path) -> None:
     """Make OUT's name and those above it survive a power loss, up to its mount point.
 
-    All of them, since whoever made one, a pack that was killed perhaps, need not have synced it.
+    All of them, since the process that made one, perhaps a killed pack, may not have synced it.
     """
     folder = out.absolute()
     device = folder.stat().st_dev
@@ -89,7 +89,8 @@ def remove_tree(folder: Path) -> None:
         raise
 
 
-# Of one write: for larger ones ext4 takes page cache in large pieces, which a virtual machine may have to ask its host for.
+# Bytes per write: for larger ones ext4 allocates page cache in large pieces, which a virtual machine may have to request from
+# its host.
 _WRITE_BYTES = 256 << 10
 
 

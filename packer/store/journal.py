@@ -29,7 +29,7 @@ JOURNAL = f"{FOLDER}/journal"
 
 # more than the longest line: 4,096 samples of about 300 bytes
 _TAIL_BYTES = 8 << 20
-# Of a line, in front of its JSON.
+# Bytes of a line before its JSON.
 _CRC_BYTES = 9
 _STOPS = re.compile(rb' \{"inputs_stop":(\d+),"rows_stop":(\d+)')
 _PLAIN = "an object of text, numbers, true, false, null, and lists and objects of them"
@@ -46,7 +46,7 @@ class Header:
     options: Mapping[str, Any] = field(default_factory=dict)
     decoders: Mapping[str, object] = field(default_factory=dict)
     labels: Mapping[str, object] = field(default_factory=dict)
-    # how many inputs a block has
+    # inputs per block
     block_inputs: int = 0
     # empty: a dataset is packed
     images: tuple[str, ...] = ("IMAGES",)
@@ -54,7 +54,7 @@ class Header:
     split: str = ""
     # the command's word; "": pack
     command: str = ""
-    # of a part: how many of all inputs may be rejected; else empty
+    # for a part: how many of all inputs may be rejected; else empty
     max_rejects: str = ""
 
     def encode(self) -> bytes:
@@ -63,10 +63,10 @@ class Header:
 
     @classmethod
     def from_json(cls, line: Json) -> Header:
-        """Return the header that an object says.
+        """Return the header from a JSON object.
 
         Raises:
-            StoreError: a value is none that a header has.
+            StoreError: a value is invalid in a header.
         """
         what = "the header of the journal"
         # by the type of a field's default
@@ -91,7 +91,7 @@ class CommitLog:
     def __init__(self, store: Path, check: Callable[[], None], rows: Sequence[str] = ()) -> None:
         self.store, self.check = store, check
         self._rows = [store / name for name in rows]
-        # of the files of rows, once the first block is committed
+        # descriptors of the files of rows, opened at the first commit
         self._opened: list[int] = []
         self._path, self._descriptor = store / JOURNAL, -1
         self._inputs_stop = self._rows_stop = 0
@@ -112,10 +112,10 @@ class CommitLog:
         sync_folder(self._path.parent)
 
     def resume(self, keep_bytes: int, inputs_stop: int, rows_stop: int) -> None:
-        """Continue behind the journal's first keep_bytes; the rest is cut off.
+        """Continue after the journal's first keep_bytes; the rest is cut off.
 
         Args:
-            inputs_stop, rows_stop: what these say is committed.
+            inputs_stop, rows_stop: the inputs and rows committed by these bytes.
         """
         self.check()
         self._inputs_stop, self._rows_stop = inputs_stop, rows_stop
@@ -130,7 +130,7 @@ class CommitLog:
     def commit(self, results: list[Result]) -> None:
         """Make blocks durable: their rows, then their lines, which are on disk when it returns."""
         self.check()
-        # rows where a crash leaves them, before the lines that say so
+        # sync rows before the lines that record them
         self._opened = self._opened or [os.open(path, os.O_RDWR) for path in self._rows]
         for path, descriptor in zip(self._rows, self._opened, strict=True):
             with error_path(path):
@@ -169,10 +169,10 @@ def discard(out: Path) -> None:
 
 
 def header_of(out: Path) -> Header | None:
-    """Return the header of OUT's journal; None if nothing can be resumed, without a complete header.
+    """Return the header of OUT's journal; None without a complete header, if nothing can be resumed.
 
     Raises:
-        OSError: there is a journal that cannot be read; what it records must not be taken for lost.
+        OSError: the journal cannot be read; the blocks that it records must not count as lost.
     """
     try:
         found = retry_missing(out / JOURNAL, lambda: find_header(out))
@@ -197,7 +197,7 @@ def read_blocks(out: Path) -> Iterator[tuple[Result, int]]:
 def read_progress(out: Path) -> tuple[Header, int, int]:
     """Return the header of OUT's journal, and how many inputs and rows its last complete line says are committed.
 
-    Reads the first line and the end of the file: milliseconds, whatever the number of rows.
+    Reads the first line and the end of the file: milliseconds for any number of rows.
 
     Raises:
         OSError, ValueError: it cannot be read.

@@ -1,7 +1,7 @@
-"""The lock on a store that is being made: one process at a time, on any host that shares the folder.
+"""The lock on an unfinished store: one process at a time, on any host that shares the folder.
 
-Also knows whether the paths that it locked still lead to the same folders: a user may rename or remove them at any time, and what
-another command makes under the same name must not be touched.
+Also checks that the locked paths still lead to the same folders. A user may rename or remove these at any time, and another
+command's folder of the same name must not be touched.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ LOCK = f"{FOLDER}/lock"
 
 
 class Lock:
-    """Hold of a folder for as long as this process lives, exclusive or shared; a dead process's lock is taken over.
+    """A lock on a folder while this process lives, exclusive or shared; a dead process's lock is taken over.
 
-    Shared is what the parts of one pack hold beside each other: none of them may be there while OUT is packed or sealed.
+    Parts of one pack share it; no part may hold it while OUT is packed or sealed.
 
     Args:
-        out: of a stage, OUT: errors name it, and it must stay the same folder, or missing, until the stage becomes it.
+        out: the OUT of a stage. Errors name it; it must stay the same folder, or missing, until the stage becomes it.
 
     Raises:
         LockedError: another process holds it; names its pid and host.
@@ -51,7 +51,7 @@ class Lock:
             raise
 
     def _take(self, kind: int, out: Path) -> None:
-        """Lock the open file, see that it still has its name, and write down who holds it."""
+        """Lock the open file, check that it still has its name, and record the holder."""
         try:
             fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -79,7 +79,7 @@ class Lock:
         return str(self.path.absolute()), self.content
 
     def check(self) -> None:
-        """Check that the folder and OUT are still those that were locked: before each truncate, rename, delete and commit.
+        """Check that the folder and OUT are the locked ones: before each truncate, rename, delete and commit.
 
         Raises:
             PackError: one was renamed, removed or replaced by someone else.
@@ -133,8 +133,8 @@ def _leads_to(path: Path, descriptor: int) -> bool:
 
 
 def _taken(folder: Path) -> PackError:
-    given = folder.parent if folder.name == FOLDER else folder  # the user knows of OUT, not of what is hidden in it
+    given = folder.parent if folder.name == FOLDER else folder  # the user knows OUT, not the hidden folder in it
     return PackError(
-        f"{given} was renamed, removed or replaced while this command worked on it, and what is there now was left as it is."
+        f"{given} was renamed, removed or replaced while this command worked on it. Nothing there was changed."
         " Move the folder back, or choose another, and give the command again."
     )

@@ -1,7 +1,7 @@
 """Parts of one pack, on any hosts that share OUT's folder: the inputs of each, and its folder.
 
-A part is a store of its own, .packing/parts/2-of-4 in the stage of OUT, made as any other. They become one store in
-`packer.packing.parts`. What a part, or any store, records of how it was packed is a stranger's, and checked.
+A part is a separate store, .packing/parts/2-of-4 in the stage of OUT, made like any other. `packer.packing.parts` joins them.
+The recorded options of a part, or of any store, are untrusted and checked.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from reader.format.splits import staging_path
 from reader.format.values import Json, value_in
 
 PARTS = f"{FOLDER}/parts"
-# In the labels: the digest of the sources, by path, size, mtime and ctime.
+# The key, in the labels, of the digest of the sources, by path, size, mtime and ctime.
 SOURCES = "sources"
-# And of a part: how many parts there are and of how many inputs; and what sealing adds up.
+# Keys of a part: the numbers of parts and of all inputs; and the sums that sealing adds up.
 DIVISION, TOTALS = "parts", "totals"
 _ADDED = {"pixel_count", "sums", "square_sums", "max_rejects"}
 _NAME = re.compile(rf"([1-9]\d*)-of-([1-9]\d*)(?:{re.escape(FOLDER)})?")
@@ -88,7 +88,7 @@ class Part:
     def is_packed(self, store: Path) -> bool:
         """Whether this part is finished: a store, or a complete journal of rejects alone."""
         stage = staging_path(self.folder(store))
-        with contextlib.suppress(FileNotFoundError):  # it is finished just now
+        with contextlib.suppress(FileNotFoundError):  # another process has just finished it
             if header := header_of(stage):
                 is_complete = read_progress(stage)[1:] == (header.inputs, 0) and (stage / REJECTED).is_file()
                 return is_complete and (stage / REJECTED).read_bytes().count(b"\n") == header.inputs
@@ -122,10 +122,10 @@ def wanted_parts(store: Path) -> list[Part]:
 
 
 def check_recorded(manifest: Manifest | Header) -> None:
-    """Check the options of rows, and the labels by which parts are joined; others are any plain values.
+    """Check the options of rows, and the labels by which parts are joined; others may be any plain values.
 
     Raises:
-        StoreError: one is none that `pack` has.
+        StoreError: one is invalid for `pack`.
     """
     try:
         RowOptions.pick_from(manifest.options)

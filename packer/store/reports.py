@@ -14,7 +14,7 @@ from packer.sample_lines import read_rejects
 from reader.format.manifest import Manifest
 
 CHANGES_NAMED = 5
-# What adds up over the splits.
+# Fields that are summed over the splits.
 _SUMMED = "inputs rows rejected ignored store_bytes source_bytes seconds resumed_from changed_count kept gone"
 
 

@@ -1,8 +1,8 @@
-"""Rows that an update takes over from the store that it replaces: those of inputs with unchanged bytes.
+"""Rows that an update reuses from the store that it replaces: those of inputs with unchanged bytes.
 
-A row is taken where the input of that path has the sha256 that stands in samples.jsonl. Nothing of the old store is believed
-before it is checked: its small files by their digests at the start, a block of rows by its checksum before the first row of it is
-taken. What does not hold is decoded as any other input.
+A row is reused if the input of its path has the sha256 in samples.jsonl. The old store is checked before use: its small files
+by their digests at the start, a block of rows by its checksum before its first row is reused. Inputs of damaged rows are
+decoded like any other.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ReusedRows(SealedRows):
         with contextlib.suppress(OSError, ValueError):
             sample = Sample.decode(self.line(line_begin))
             if sample.sha256 == sha256 and not self.damaged_block(number):
-                # a JPEG that is encoded again would lose again
+                # encoding a JPEG again would lose quality again
                 pixels, _, frame = self.row(number)
                 return Row(pixels, self.content(number), sample.width, sample.height, {**sample.decoding}, frame)
         return None
@@ -85,7 +85,7 @@ def check_reusable(
     recorded, wanted = dict(manifest.options), dict(options)
     if recorded != wanted:
         raise PackError(f"{out} was packed with other options{options_difference(recorded, wanted)}. {again}")
-    # a plugin of Pillow that was missing has decoded none of its rows
+    # a Pillow plugin that was missing then has decoded none of its rows
     live = {name: decoders.get(name) for name in manifest.decoders}
     if manifest.decoders != live:
         raise PackError(

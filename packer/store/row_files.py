@@ -1,6 +1,6 @@
 """The per-row files of a store, written while the journal is read, and the sums over all rows.
 
-Knows what becomes of a block in each of them, but for pixels and masks, which workers write.
+Knows how a block is written to each of them, except pixels and masks, which workers write.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ class RowFiles:
     def __init__(self, out: Path, layout: RowLayout, inputs: Inputs) -> None:
         self._layout, self._all = layout, inputs
         self.rows = self.inputs = self.rejected = self.pixel_count = self.crc32 = 0
-        # of the rows in their file, and of their pixels: equal for raw rows
+        # bytes of the rows in their file, and of their pixels: equal for raw rows
         self.pixel_bytes = self.unpacked_bytes = 0
         self.height, self.width = layout.size or (0, 0)
-        # of a dataset that does not name its classes
+        # of a dataset without class names
         self.class_count = 0
-        # as `add_sources`
+        # see `add_sources`
         self.sources = 0
         self.sums = [0] * layout.channel_count
         self.square_sums = [0] * layout.channel_count
         self.blocks: list[Block] = []
-        # of all rows from lossy compression
+        # from lossy compression, over all rows
         self.squared_error = 0
-        # of each block with rows, but the same ones once
+        # the different sets of mask values among all blocks with rows
         self._mask_values: set[tuple[int, ...]] = set()
         self._columns = {TARGETS: inputs.targets}
         self._columns |= {f"{EXTRAS}/{name}.memmap": column for name, column in inputs.extras.items()}
@@ -132,7 +132,7 @@ class RowFiles:
         return Reject(reject.path, reject.reason, self._all.line(reject.input)).encode()
 
     def _read_targets(self, result: Result, column: Column) -> Column:
-        """Return the targets of a dataset's items, which stand in the lines of samples.jsonl alone."""
+        """Return the targets of a dataset's items, which are only in the lines of samples.jsonl."""
         targets = [Sample.decode(line).target for line in result.samples]
         if column.count is None:
             self.class_count = max([self.class_count - 1, *targets]) + 1
@@ -141,7 +141,7 @@ class RowFiles:
         return Column.from_rows(column.dtype, targets, column.count)
 
     def numbered_classes(self) -> tuple[str, ...]:
-        """Name the classes of a dataset that does not."""
+        """Name the classes of a dataset without class names."""
         return () if self._all.target_kind == "regression" else tuple(map(str, range(self.class_count)))
 
     @property
@@ -179,7 +179,7 @@ def add_sources(digest: int, sources: Iterable[tuple[str, State, State]]) -> int
         2
     """
     for path, source, mask in sources:
-        # a journal has lists, a look at the files tuples
+        # a journal has lists, the file system gives tuples
         numbers = ",".join(map(str, (*source, *mask)))
         known = hashlib.sha256(f"{path}\0{numbers}".encode("utf-8", "surrogatepass"))
         digest += int.from_bytes(known.digest(), "big")

@@ -1,8 +1,8 @@
 """From a complete journal to a store: write every small file, sync, and commit by the manifest, last.
 
-Reads the journal as a stream, so memory does not grow with the number of rows; targets and extras were known from the list
-of inputs, and the journal says which inputs became rows. Everything here can be done again after an
-interruption and gives the same bytes.
+Reads the journal as a stream, so memory does not grow with the number of rows. Targets and extras come from the listed
+inputs, and the journal says which inputs became rows. Every step can be repeated after an interruption, and gives the same
+bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from reader.format.check import metadata_files
 from reader.format.filesystem import error_path
 from reader.format.manifest import MANIFEST, PIXELS, SAMPLES, FileEntry, JpegRows, Manifest, TensorSpec
 
-# Bytes of an input's lines beside its path: those of thumbnails, and room for long numbers, EXIF and warnings.
+# Bytes of an input's lines without its path: as for thumbnails, and room for long numbers, EXIF and warnings.
 _JOURNAL_BYTES, _SAMPLE_BYTES = 300, 200
 # The manifest, each meta.json and the lock: a disk allocates full pages.
 _FEW_FILES_BYTES = 32 << 10
@@ -47,8 +47,8 @@ def seal(
 ) -> Manifest | None:
     """Turn committed blocks, of its journal or given, into a finished store; returns None if they hold no row.
 
-    The manifest is written after everything it names is synced; no journal is touched. What the user should know of masks is
-    added to the notes of the inputs.
+    The manifest is written after everything it names is synced; no journal is touched. Notes on masks are added to the notes
+    of the inputs.
     """
     staged.to.check_same()
     out = staged.folder
@@ -75,10 +75,10 @@ def seal(
 def _write_row_files(
     out: Path, header: journals.Header, layout: RowLayout, inputs: Inputs, blocks: Iterable[Result] | None
 ) -> tuple[RowFiles, dict[str, FileEntry]]:
-    """Write and sync the files that say something of each row; returns them and their entries, the pixels' among them.
+    """Write and sync the per-row files; returns them and their entries, the pixels' among them.
 
     Raises:
-        JournalError: the blocks are not all.
+        JournalError: a block is missing.
     """
     written = RowFiles(out, layout, inputs)
     try:
@@ -121,7 +121,7 @@ def commit_manifest(
     """Write the metadata files, sync all names, then write the manifest, which makes the store.
 
     Args:
-        files: of each file that is there, synced.
+        files: the entries of all other files, which are synced.
     """
     # they depend on the shapes alone
     contents, out = metadata_files(Manifest(**fields, files=files)), staged.folder
@@ -142,7 +142,7 @@ def commit_manifest(
 
 
 def _fields(written: RowFiles, header: journals.Header, layout: RowLayout, inputs: Inputs) -> dict[str, object]:
-    # of a part: what sealing adds up
+    # for a part: the sums that sealing adds up
     totals = {name: getattr(written, name) for name in ("pixel_count", "sums", "square_sums")}
     totals["max_rejects"] = header.max_rejects
     mean, std = channel_statistics(written.pixel_count, written.sums, written.square_sums)

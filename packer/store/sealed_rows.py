@@ -1,6 +1,6 @@
-"""Rows of a finished store as bytes, for code that reads without torch and makes other stores of them.
+"""Rows of a finished store as bytes, for code without torch that makes other stores from them.
 
-Reads plainly where much is read: of a mapped file, a page that cannot be read would end the process. Knows no sources and writes
+Uses plain reads for large data: an unreadable page of a mapped file would end the process. Knows no sources and writes
 nothing.
 """
 
@@ -28,7 +28,7 @@ from reader.format.filesystem import error_path
 from reader.format.manifest import PIXELS, SAMPLES, Manifest, read_manifest
 from reader.format.row_values import wrong_frames
 
-# Read and checked at once: while they are in the CPU's cache.
+# Bytes read and checked at once: they stay in the CPU's cache.
 _CHECK_BYTES = 256 << 10
 
 Ints = npt.NDArray[np.int64]
@@ -101,7 +101,7 @@ class StoredRows:
     """The rows of a finished store in its file: raw or JPEGs, of one size or of their own.
 
     Raises:
-        MissingLibraryError: rows are JPEGs, and nothing here decodes them.
+        MissingLibraryError: rows are JPEGs, and no decoder is installed.
     """
 
     def __init__(self, out: Path, manifest: Manifest) -> None:
@@ -172,7 +172,7 @@ class StoredRows:
         return pixels.reshape(height, width, channels)
 
     def mask(self, row: int) -> npt.NDArray[np.uint8]:
-        """Return the mask of a row with a size of its own, uint8[H, W]: it is behind the row's pixels."""
+        """Return the mask of a row with a size of its own, uint8[H, W]: it follows the row's pixels."""
         sides = self.sides(row)
         return np.frombuffer(self._whole(row, sum(self.extent(row)), math.prod(sides)), np.uint8).reshape(sides)
 
@@ -191,7 +191,7 @@ class StoredRows:
 
 
 class SealedRows(StoredRows):
-    """The rows of a finished store, their lines and blocks, for those who make rows of another store of them; for one thread.
+    """The rows of a finished store, with their lines and blocks, to make rows of another store; for one thread.
 
     Raises:
         StoreError: the store is not the one whose manifest has this digest.
@@ -207,7 +207,7 @@ class SealedRows(StoredRows):
             raise StoreError(f"{out} is another store than that of which rows were to be taken.")
         self._blocks = read_blocks(out)
         self._starts = [block.start for block in self._blocks]
-        # the byte where each block begins, and behind them that where the last one ends
+        # the byte where each block begins, then that where the last one ends
         self._begins = list(itertools.accumulate((block.size_bytes for block in self._blocks), initial=0))
         self._intact: dict[int, bool] = {}
         self._content = mapped_tensor(out, manifest, "content") if manifest.has_content else None
@@ -238,10 +238,10 @@ class SealedRows(StoredRows):
         return text.decode("ascii")
 
     def row(self, number: int) -> tuple[bytes, bytes, bytes]:
-        """Return the pixels of a row, its mask and its frame; those that it does not have are empty.
+        """Return the pixels of a row, its mask and its frame; empty if it has none.
 
         Raises:
-            StoreError: they are not what a row can be.
+            StoreError: they cannot be those of a row.
         """
         stored, mask = self.stored(number), b""
         if self._masks is not None:
@@ -253,7 +253,7 @@ class SealedRows(StoredRows):
         return self.pixels(number, stored).tobytes(), mask, stored
 
     def content(self, number: int) -> tuple[int, int, int, int]:
-        """Return where the image is in a row: y0, x0, y1, x1, half-open."""
+        """Return the place of the image in a row: y0, x0, y1, x1, half-open."""
         if self._content is not None:
             y0, x0, y1, x1 = self._content[number].tolist()
             return y0, x0, y1, x1

@@ -1,6 +1,6 @@
 """The state of OUT: missing, in progress, finished, or something else; its progress, and the command that resumes it.
 
-The one place that asks the disk. Changes nothing there.
+The one module that looks for it on the disk. Changes nothing there.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ MOVING = f"{FOLDER}/moving"
 REPLACING = f"{FOLDER}/replacing"
 # Commands in journals. That of a pull names no blocks.
 PULL, UPDATE = "pull", "update"
-# Of parts that are not packed to their end, as many are named.
+# The most unfinished parts that a message names.
 _PARTS_NAMED = 8
 # Longer than any path.
 _MOST_WORD = 4096
-# Of no journal: what starts a command does not say how it is continued.
+# In no journal: they start a command, and do not continue it.
 _NEVER = ("--overwrite", "--")
-# What file managers and NAS drop into any folder that they show (macOS, Windows, Synology), in lower case, and ext4 into a
-# mount point.
+# Names that file managers and NAS put into any folder that they show (macOS, Windows, Synology), in lower case, and ext4 into
+# a mount point.
 _DROPPED = {"lost+found", ".ds_store", "thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir"}
-# Of those that file systems have, without .packing.old.
+# The limit of file systems, less .packing.old.
 _MOST_NAME_BYTES = 255 - 12
 
 
@@ -62,7 +62,7 @@ def check_destination(sources: list[str], out: Path, name: str = "OUT") -> None:
 
 
 def resolved_out(out: str | os.PathLike[str], name: str = "OUT") -> Path:
-    """Return OUT without dots: the folder beside it, in which it is made, is named after it. Links are resolved.
+    """Return OUT without dots: its stage is named after it. Links are resolved.
 
     Args:
         name: its name in the command's messages.
@@ -77,7 +77,7 @@ def resolved_out(out: str | os.PathLike[str], name: str = "OUT") -> Path:
         raise OptionsError(f"{name} is empty, expected the name of a folder.")
     target = Path(plain_path(user_path(out)))
     real, here = Path(os.path.realpath(target)), Path(os.path.realpath("."))
-    # a command that works in OUT, or below it, is elsewhere once OUT is replaced: what it calls ../out is another folder then
+    # a process inside OUT moves away with the replaced OUT: its ../out is another folder then
     if (
         target.name in ("", "..")
         or os.path.islink(target)
@@ -99,9 +99,9 @@ def resolved_out(out: str | os.PathLike[str], name: str = "OUT") -> Path:
 
 
 def stage_of(out: Path) -> Path:
-    """Return the folder in which OUT is made: the one that is there; else in a folder that is to be filled, or beside OUT.
+    """Return the stage of OUT: the existing one; else inside an OUT without a store, or beside OUT.
 
-    Whose folder that is, who may read it and what is mounted there stays as it is.
+    Such an OUT keeps its owner, its mode and its mount.
     """
     for stage in (staging_path(out), out / FOLDER):
         if os.path.isdir(stage / FOLDER):
@@ -128,7 +128,7 @@ def is_store(folder: Path) -> bool:
 def enclosing_store(path: Path) -> Path | None:
     """Return the finished or unfinished store whose folder a path is in, or None: no other file belongs there."""
     for folder in Path(os.path.realpath(path)).parents:
-        with contextlib.suppress(OSError):  # what we may not look into is not a store of ours
+        with contextlib.suppress(OSError):  # a folder without permission is no store of this user
             if (folder / JOURNAL).is_file() or is_store(folder):
                 return folder
     return None
@@ -149,12 +149,12 @@ def check_finished(out: str | os.PathLike[str]) -> Manifest:
     """Check the structure of a store as a reader does; for an unfinished one the error names the command that finishes it.
 
     Raises:
-        StoreError: as `check_store`; IncompleteStoreError where what makes the store has not finished.
+        StoreError: as `check_store`; IncompleteStoreError if the store is unfinished.
     """
     try:
         manifest = check_store(out)
     except StoreError:
-        # one that may not be looked at is not there for this
+        # a manifest without permission counts as missing
         if not os.path.exists(Path(out) / MANIFEST) and (message := unfinished_message(Path(out))):
             raise IncompleteStoreError(message) from None
         raise
@@ -164,7 +164,7 @@ def check_finished(out: str | os.PathLike[str]) -> Manifest:
 
 def unfinished_message(out: Path) -> str:
     """Describe unfinished work in or beside a folder without a manifest, and how to resume it; "" if there is none."""
-    finished = published(out)  # of splits, those that are moved into OUT already
+    finished = published(out)  # with splits, those already moved into OUT
     stores = [store for stage in stages(out) for store in in_progress(stage) if store not in finished]
     found = next(iter(stores), None)
     if found is None:
@@ -178,7 +178,7 @@ def unfinished_message(out: Path) -> str:
         )
         command = command_to_resume(found, header)
         return f"{target} {what}{progress} was interrupted or is still running. Continue with: {command}"
-    # of splits, first that whose parts are not all packed
+    # with splits, one whose parts are not all packed comes first
     return _progress_of_parts(next((store for store in stores if _unpacked_parts(store)), found))
 
 
@@ -224,7 +224,7 @@ def seal_command(store: Path) -> str:
 
 
 def _whole(store: Path) -> Path:
-    """Return the OUT of a folder in a stage, of a part too; for a split, the folder of all splits."""
+    """Return the OUT of a folder in a stage, even of a part; for a split, the folder of all splits."""
     if store.parent.name == Path(PARTS).name:
         store = store.parents[2]
     return out_of(store if store.name.endswith(FOLDER) else store.parent)
@@ -256,14 +256,14 @@ def _read_unfinished(out: Path) -> tuple[Header, str]:
         return Header(), ", at its very start,"
     if header.command == PULL:
         return header, ""
-    # those whose sources have changed come again, and rejects at each resume
+    # changed sources are packed again, and rejects at each resume
     return header, f", at {min(inputs_stop, header.inputs)} of {header.inputs} images and {rows_stop} rows,"
 
 
 def command_to_resume(out: Path, header: Header) -> str:
     """Return the command that resumes the pack in a folder, by the header of a journal.
 
-    Whoever made that chose the words of its journal. Such as no pack writes are not repeated: a person may copy the command.
+    The words of a journal are untrusted. Words that no pack writes are left out: a person may copy the command.
     """
     if not header.images:
         return f"the same call of pack_dataset, with out={str(out_of(out))!r}"

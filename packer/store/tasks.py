@@ -7,8 +7,8 @@ from typing import Any
 
 from reader.format.values import Json, integer, text, texts, value_in
 
-# A block: few enough bytes that a worker holds several, many enough that a journal line is nothing beside it, and small
-# against the pack, so that workers end together.
+# A block is small enough that a worker holds several, large enough that its journal line does not matter, and small against
+# the pack, so that workers end together.
 BLOCK_BYTES = 8 << 20
 LEAST_BLOCK_INPUTS = 8
 
@@ -17,8 +17,8 @@ LEAST_BLOCK_INPUTS = 8
 class Task:
     """Inputs [start, stop) of a pack, all or some of a block; refused ones are rejected with that reason, unopened.
 
-    targets has a number, or a list of them, for each; members is empty, or says where in an archive each one is; masks is
-    empty, or has the path of each one's mask, or what it is drawn of.
+    targets has a number, or a list of numbers, per input; members is empty, or has the place of each input in an archive;
+    masks is empty, or has the path of each input's mask.
     """
 
     block: int
@@ -28,14 +28,14 @@ class Task:
     members: list[list[int]] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
     masks: list[str] = field(default_factory=list)
-    # only of tables and tars: the further columns of each one, a JSON object
+    # only for tables and tars: the further columns of each input, a JSON object
     cells: list[str] = field(default_factory=list)
     # only in an update: input -> its row in the store that is replaced, and the byte of samples.jsonl where its line begins
     reused: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def stop(self) -> int:
-        """The input behind its last."""
+        """The input after its last."""
         return self.start + len(self.paths)
 
 
@@ -52,8 +52,8 @@ class RejectedInput:
 class Result:
     """A decoded block without its pixels; one line of the journal, with the field names as keys.
 
-    Inputs of the block that are no rejects are rows. size_bytes is what the block takes of the file of rows; shapes, (height,
-    width) of each row, is empty where all have one size; frames, bytes of each row in the file, is empty where rows are raw.
+    All inputs of the block except rejects are rows. size_bytes is the block's size in the file of rows. shapes, (height,
+    width) of each row, is empty if all have one size. frames, bytes of each row in the file, is empty if rows are raw.
     """
 
     block: int
@@ -72,19 +72,19 @@ class Result:
     size_bytes: int = 0
     shapes: list[tuple[int, int]] = field(default_factory=list)
     frames: list[int] = field(default_factory=list)
-    # only with masks: of each one's file
+    # only with masks: those of each mask's file
     mask_sources: list[tuple[int, int, int]] = field(default_factory=list)
-    # which values the masks of its rows have, rising
+    # the values of the masks of its rows, ascending
     mask_values: list[int] = field(default_factory=list)
-    # rows that are reused of the store that is replaced; the name is a key of the journal
+    # rows reused from the replaced store; the name is a key of the journal
     kept: int = 0
 
 
 def read_result(line: Json) -> Result:
-    """Return the block that a line of the journal says.
+    """Return the block from a line of the journal.
 
     Raises:
-        StoreError: a value is none that a block has.
+        StoreError: a value is invalid in a block.
     """
     what = "a block of the journal"
     values: dict[str, Any] = {name: integer(what, line, name, 0) for name in _COUNTS}
@@ -129,6 +129,6 @@ _BLOCKS_AT_LEAST = 128
 
 
 def block_inputs(inputs: int, row_bytes: int) -> int:
-    """Return how many inputs make a block: a function of the pack alone, so that any run cuts it alike."""
+    """Return how many inputs make a block: the same for every run of a pack."""
     by_bytes = max(1, BLOCK_BYTES // row_bytes)
     return min(by_bytes, _BLOCK_INPUTS, max(LEAST_BLOCK_INPUTS, inputs // _BLOCKS_AT_LEAST))

@@ -1,6 +1,6 @@
 """The work inside a worker: decode a block of samples into memory, and write it when its turn comes.
 
-No pixel leaves a worker but into the store's file. Knows neither the journal nor how workers are started.
+Pixels leave a worker only into the store's file. Knows neither the journal nor how workers are started.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ class PackJob:
     geometry: Geometry
     rows: RowOptions
     archives: tuple[Archive, ...] = ()
-    # whether there are masks; where they are, or that they are drawn of what a task says; and the file of their rows, if any
+    # whether there are masks, their folder, and the file of their rows, if any
     has_masks: bool = False
     masks_root: str = ""
     masks_path: str = ""
     mask_classes: tuple[int, ...] = ()
     # the store that an update replaces, and its manifest's digest
     reused_store: tuple[str, str] = ("", "")
-    # the folders and archives that the inputs and masks are in
+    # the folders and archives of the inputs and masks
     roots: tuple[str, ...] = ()
-    # of the folder that rows are written to: its file, and what that must say; "": nothing holds it
+    # the lock of the folder that rows are written to: its file, and the expected content; "": no lock
     lock: tuple[str, bytes] = ("", b"")
 
     def worker(self, in_flight: InFlight) -> BlockWorker:
@@ -69,7 +69,7 @@ class PackJob:
         return ImageRows(self, in_flight)
 
     def import_ahead(self, paths: Sequence[str]) -> None:
-        """Import the decoders of these inputs before workers are forked, which then need not import them each."""
+        """Import the decoders of these inputs before workers are forked, so that each need not import them."""
         is_plain = self.rows.channels == "rgb" and self.rows.requantize is None
         # a plain JPEG of one size without masks needs no Pillow
         if self.has_masks or self.geometry.has_own_sizes or not is_plain or not serves(paths):
@@ -98,7 +98,7 @@ class Attempt:
     mask: bytes = b""
     mask_values: list[int] = field(default_factory=list)
     source_bytes: int = 0
-    # where the pixels of a row of one size may be
+    # the memory for pixels of a row of one size
     memory: memoryview | None = None
     row: Row | None = None
     is_reused: bool = False
@@ -114,15 +114,15 @@ class RowMaker(Protocol):
         return
 
     def make(self, task: Task, index: int, attempt: Attempt) -> None:
-        """Fill in the row and all else that is known of an input; raises DecodeError."""
+        """Fill in the row and the other facts about an input; raises DecodeError."""
 
 
 @dataclass
 class _Held:
-    """The rows of a decoded block from the first byte of memory on, and the masks that go to a file of their own."""
+    """The rows of a decoded block, from the first byte of memory on, and masks for a separate file."""
 
     memory: bytearray
-    # of each channel, and behind these of their squares
+    # of each channel, then of their squares
     sums: list[int]
     size_bytes: int = 0
     masks: bytearray = field(default_factory=bytearray)
@@ -146,7 +146,7 @@ class BlockWorker:
         self._in_flight = in_flight or InFlight()
         self._maker = job.row_maker(self._in_flight)
         self._held: dict[int, _Held] = {}
-        # of blocks that are written: fresh memory costs a page fault every 4 KiB
+        # memory of written blocks, to reuse: new memory costs a page fault every 4 KiB
         self._spare: list[bytearray] = []
         self._files: dict[str, int] = {}
 
@@ -192,7 +192,7 @@ class BlockWorker:
     def _write(self, path: str, data: memoryview, offset: int) -> None:
         if path not in self._files:
             self._files[path] = os.open(path, os.O_WRONLY)
-            if self._job.lock[0]:  # behind the opening: a rename between the two is noticed
+            if self._job.lock[0]:  # after the opening: a rename between the two is noticed
                 check_same_lock(*self._job.lock)
         with error_path(path), data:
             write_at(self._files[path], data, offset)
@@ -210,17 +210,17 @@ class BlockWorker:
         except DecodeError as e:
             attempt.reason = str(e)
         except (MemoryError, PackError):
-            raise  # this process's trouble, or the disk's, not the image's
+            raise  # a fault of this process or of the disk, not of the image
         except Exception as e:
             if isinstance(e, OSError) and e.errno in NO_DESCRIPTOR:
                 raise
-            # Pillow raises OSError for damaged images too, which then has no number
+            # Pillow raises OSError for damaged images too, without an errno
             if isinstance(e, ImportError) or (isinstance(e, OSError) and e.errno is not None):
                 raise EngineError(
                     f"{task.paths[index - task.start]} could not be decoded, by an error of this machine"
                     f" ({type(e).__name__}: {e}). `pack doctor` shows what is missing."
                 ) from e
-            # the reason names the kind for a report
+            # the type in the reason helps a bug report
             attempt.reason = f"it made the decoder fail ({type(e).__name__}: {e})"
         return attempt
 
@@ -273,13 +273,13 @@ class ImageRows(RowMaker):
             self._reused = ReusedRows.open(*job.reused_store)
 
     def expect(self, task: Task) -> None:
-        """Ask for the objects of a block at a URL."""
+        """Request the objects of a block at a URL."""
         if self._fetcher is not None:
             numbered = enumerate(task.paths, start=task.start)
             self._fetcher.expect((number, name) for number, name in numbered if number not in task.refused)
 
     def make(self, task: Task, index: int, attempt: Attempt) -> None:
-        """Fill in the row and all else that is known of an input; raises DecodeError."""
+        """Fill in the row and the other facts about an input; raises DecodeError."""
         path = task.paths[index - task.start]
         mask = self._job.mask_source(task.masks[index - task.start]) if task.masks else None
         if self._fetcher is not None:
@@ -287,7 +287,7 @@ class ImageRows(RowMaker):
         else:
             source = self._job.source(path, task.members[index - task.start] if task.members else None)
         self._in_flight.mark(index, is_reading=True)
-        # known also where reading fails
+        # known even if reading fails
         attempt.source = source.state()
         attempt.mask_source = attempt.mask_source if mask is None else mask.state()
         data, attempt.source = source.read()

@@ -1,8 +1,8 @@
-"""Blocks decoded by worker processes, each written behind the one before it, and returned in order.
+"""Runs worker processes: they decode blocks, which are written one after the other and returned in order.
 
-A worker does one thing at a time, and knows the next: it decodes a block and keeps its rows, or writes a block whose place is
-known. A worker that ends, or stands still for too long, loses its blocks, and others decode them again; an image that is in hand
-when a second worker ends is rejected.
+A worker does one thing at a time, and knows the next: it decodes a block and keeps its rows, or writes a block whose offset
+is known. If a worker ends, or hangs for too long, others decode its blocks again. An image that was being decoded when a
+second worker ended is rejected.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from packer.workers.processes import InFlight, Job, exit_reason, start_context, 
 
 # A worker that holds this many bytes gets no further block: blocks of images of very different sizes hold far more than 8 MiB.
 WORKER_HELD_BYTES = 32 << 20
-# Between two looks after the workers.
+# Between two checks of the workers.
 ENGINE_POLL_SECONDS = 0.25
-# Where more than this is between two looks, this process was stopped, or the machine slept, or the disk was slow; and no
-# worker is to blame.
+# A longer time between two checks means that this process was stopped, the machine slept, or the disk was slow: no worker is
+# at fault.
 LONGEST_LOOK_SECONDS = 1.0
-# Longest that a worker may take for one image, or between two, where it only writes or begins: a disk under load or a slow
-# start must not cost it its work.
+# The most that a worker may take for one image, or between two, to write or to start: a disk under load or a slow start must
+# not end it.
 WORKER_SECONDS = 60.0
 
-# Blocks that a worker has at a time: those that it decodes, and those that wait for their place.
+# Blocks that a worker has at a time: those that it decodes, and those that wait for their offset.
 _DEPTH = 4
-# Blocks that a worker is told to decode: one in work, and one that follows without a word of this process.
+# Blocks that a worker is told to decode: one in progress, and one that follows without waiting for this process.
 _DECODING = 2
-# Without one block written in between, and not by an image.
+# Deaths of workers without a block written in between, and not during an image.
 _MAX_IDLE_DEATHS = 3
 # A killed process that hangs in the kernel (a dead NFS server) is left behind rather than waited for.
 _JOIN_SECONDS = 5.0
@@ -59,7 +59,7 @@ class _Worker:
     """A worker as the engine knows it.
 
     orders: blocks that it decodes or writes, one after the other. held: blocks that it has decoded and not written.
-    changes, still: the changes of in_flight at the last look, and seconds without a new one.
+    changes, still: the changes of in_flight at the last check, and seconds without a new one.
     """
 
     process: BaseProcess
@@ -100,7 +100,7 @@ class LocalEngine:
         self._workers: list[_Worker] = []
         # blocks that are not returned yet, in order; `_lost` are those of lost workers
         self._blocks: deque[_Block] = deque()
-        # the next ones
+        # the next tasks
         self._coming: deque[Task] = deque()
         self._lost: list[_Block] = []
         self._suspects: Counter[int] = Counter()
@@ -114,8 +114,8 @@ class LocalEngine:
             ready: called a few times a second.
 
         Raises:
-            SourceError: what the inputs are on does not answer. EngineError: workers end without getting anything done, or an
-                image was changed while it was packed.
+            SourceError: the disk or network of the inputs does not answer. EngineError: workers end without a written block,
+                or an image was changed while it was packed.
         """
         while self._feed(tasks):
             for worker, message in self._messages():
@@ -142,7 +142,7 @@ class LocalEngine:
     # -- work
 
     def _feed(self, tasks: Iterator[Task]) -> bool:
-        """Start workers that lack, and give all their orders; returns whether any block is in progress."""
+        """Start missing workers, and give orders to all; returns whether any block is in progress."""
         while len(self._workers) < self._count:
             self._workers.append(_Worker(*start_worker(self._context, self._job, self._inherited)))
         for worker in self._workers:
@@ -162,7 +162,7 @@ class LocalEngine:
             worker.tell(block, "decode", block.task)
             return
         self._coming += islice(tasks, self._count - len(self._coming))
-        # the last ones are for workers that wait
+        # the last blocks are for idle workers
         if self._coming and worker.has_room() and (waits or len(self._coming) == self._count):
             self._blocks.append(block := _Block(self._coming.popleft()))
             worker.tell(block, "decode", block.task)
@@ -200,7 +200,7 @@ class LocalEngine:
     def _look_after_workers(self) -> None:
         """Replace workers that exceed the time limit of an image; raises SourceError if a source does not answer."""
         now, most = time.monotonic(), WORKER_SECONDS
-        # where this process was stopped, or the machine slept, no worker is to blame
+        # if this process was stopped, or the machine slept, no worker is at fault
         passed, self._looked = min(now - self._looked, LONGEST_LOOK_SECONDS), now
         for worker in list(self._workers):
             if worker.changes != worker.in_flight.changes or not worker.orders:
@@ -215,17 +215,17 @@ class LocalEngine:
             self._lose(worker, f"{'decoding it' if suspect else 'a block'} took more than {most:g} seconds")
 
     def _end(self, worker: _Worker) -> None:
-        """End a worker; it has still the blocks that it leaves behind."""
+        """End a worker; its record still has its unfinished blocks."""
         worker.process.kill()
         worker.process.join(_JOIN_SECONDS)
         worker.pipe.close()
         self._workers.remove(worker)
 
     def _lose(self, worker: _Worker, reason: str) -> None:
-        """End a worker and have its blocks decoded again; the second time its image in hand is refused for the reason."""
+        """End a worker and have its blocks decoded again; its current image is rejected with the reason at the second time."""
         self._end(worker)
         suspect = worker.suspect()
-        # what was decoded whole before, and has its place, is not to blame
+        # a block that was decoded before, and has its offset, is not at fault
         if suspect is not None and suspect.offset is None:
             index = worker.in_flight.index
             self._suspects[index] += 1

@@ -1,6 +1,6 @@
 """Worker processes: their start, their loop at the end of a pipe, and the reason for their end.
 
-Knows signals, start methods and messages; which block goes to which worker is `engine.py`'s, what a block is made of the job's.
+Knows signals, start methods and messages; `engine.py` assigns blocks to workers, and the job decodes them.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def start_context() -> BaseContext:
     """Choose how processes start: fork if it is safe (Linux, one thread), else spawn.
 
     Raises:
-        EngineError: PIXPACK_START_METHOD asks for something else that this system has not.
+        EngineError: PIXPACK_START_METHOD names a method that this system lacks.
     """
     method = "spawn"
     if sys.platform == "linux" and threading.active_count() == 1:
@@ -119,7 +119,7 @@ def start_worker(context: BaseContext, job: Job, inherited: Sequence[Lock]) -> t
 
 @contextlib.contextmanager
 def without_main() -> Iterator[None]:
-    """Start processes that do not import the caller's script again: workers need nothing of it.
+    """Start processes that do not import the caller's script again: workers need nothing from it.
 
     A spawned child runs the main module, so a script without `if __name__ == "__main__"` would pack in every child.
     """
@@ -144,15 +144,15 @@ def signals_held() -> Iterator[None]:
 def begin_worker() -> None:
     """Begin a process that works for this one: SIGINT is for the parent, no warning is shown, and it ends with its parent.
 
-    Warnings that matter are recorded in samples.jsonl. A pipe does not tell that the parent is gone: a process that was forked
-    later holds its other end, and an image may never end.
+    Warnings that matter are recorded in samples.jsonl. A pipe does not show that the parent is gone: a process that was
+    forked later holds its other end, and decoding may hang.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:  # what its parent ignores stays so, as in the command
+    if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:  # the parent's choice stays, as in the command
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     warnings.simplefilter("ignore")
-    with contextlib.suppress(RuntimeError):  # no thread may be started
+    with contextlib.suppress(RuntimeError):  # no thread can be started
         threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -18,8 +18,7 @@ from packer import PackError, merge, pack, pull, push, seal_parts, subset, updat
 from packer.report import Progress
 
 SENTENCE = (
-    r"^\S*/out(\.packing)? was renamed, removed or replaced while this command worked on it, and what is there now was left as it"
-    r" is\."
+    r"^\S*/out(\.packing)? was renamed, removed or replaced while this command worked on it\. Nothing there was changed\."
     r" Move the folder back, or choose another, and give the command again\.$"
 )
 Seen = Callable[..., None]
