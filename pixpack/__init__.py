@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         to_device,
     )
 
-# What most programs need. Every other public name of packer and reader is found here too, and transforms in `transforms`.
+# The names that most programs need. Every other public name of packer and reader is here too, and transforms are in `transforms`.
 __all__ = [
     "ImageBatch",
     "MemmapDataset",

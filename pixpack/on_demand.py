@@ -1,6 +1,6 @@
-"""`packed`: open the store of a program's images; one of the processes that ask for it packs it first, if needed.
+"""`packed`: open the store of a program's images; one of the calling processes packs it first, if needed.
 
-Knows no format and no lock itself: `pack` starts, continues or confirms, and says who else is at it.
+Knows no format and no lock itself: `pack` starts, continues or confirms, and names another process that packs.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from reader.dataset.dataset import MemmapDataset, check_forms
 
 _log = logging.getLogger("pixpack")
 
-# Seconds between two looks of a waiting process.
+# Seconds between two checks of a waiting process.
 _WAIT_SECONDS = 1.0
-# What one run alone decides, and `packed` decides itself.
+# Options that `packed` sets itself, or that belong to one run of the command.
 _NOT_TAKEN = {
     "part": "it packs all, by the process that comes first. Pack parts with the command, and open MemmapDataset(out)",
 }
@@ -54,21 +54,21 @@ def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedO
     Read it by MemmapLoader(train, batch_size, transform=from_torchvision(recipe)): it gives 8.8 times the images/s of
     ImageFolder, and a DataLoader over transform=recipe, as_pil=True, which runs any recipe, 2.2 times.
 
-    A run that was interrupted is continued. All processes of a distributed program call it with the same arguments, before or
-    after init_process_group: one packs, and the others wait until OUT is there, in no collective, so that none times out. Where
-    OUT is on the disk of each node, one process a node packs. Every call lists IMAGES, to see that OUT is what was asked for.
+    An interrupted run is continued. All processes of a distributed program call it with the same arguments, before or after
+    init_process_group. One packs, and the others wait for OUT, without a collective, so that none times out. If OUT is on
+    each node's own disk, one process per node packs. Every call lists IMAGES, to check that OUT equals the request.
 
     Args:
-        images: as of `pack`.
-        out: as of `pack`.
-        options: the fields of `PackOptions` but part, as keywords, and those of MemmapDataset.
+        images: as for `pack`.
+        out: as for `pack`.
+        options: the fields of `PackOptions` except part, as keywords, and those of MemmapDataset.
 
     Raises:
-        OptionsError: an option has a value that it cannot have; or images have splits, and split names none of them.
+        OptionsError: an option has an invalid value; or images have splits, and split names none of them.
         ValueError, ImportError: an argument of MemmapDataset is refused, before anything is packed.
         ScanError: images cannot be read or holds no image.
-        PackError: as of `pack`; also where OUT is a store of other images or options, without overwrite=True, or where more
-            images were rejected than max_rejects allows.
+        PackError: as for `pack`; also if OUT is a store of other images or options, without overwrite=True, or if more images
+            were rejected than max_rejects allows.
         StoreError: the store cannot be opened.
 
     Examples:
@@ -85,7 +85,7 @@ def packed(images: ImagesArgument, out: str | os.PathLike[str], options: PackedO
         raise OptionsError(
             f"out is {out!r}, expected the folder of the store. A transform is given by its name, transform=."
         )
-    # what MemmapDataset would refuse behind the pack
+    # arguments that MemmapDataset would refuse after the pack
     check_forms(options.target_transform, as_tuple=options.as_tuple, as_pil=options.as_pil)
     with _progress(options.progress) as progress, listening(progress):
         packs = replace(PackOptions.pick_from(options), progress=progress)
@@ -119,7 +119,7 @@ def _packed_by_one(
         try:
             return pack_checked(images, out, options, lambda splits: _check_split(splits, split, images))
         except LockedError as e:
-            # a process that ends lets go, killed too: whoever asks next continues
+            # a process that ends, even killed, releases the lock: the next one continues
             notify(Progress("wait", 0, 0, waits_for=str(e).partition(". ")[0]))
             time.sleep(_WAIT_SECONDS)
         except (DiskFullError, SourceError):
@@ -132,7 +132,7 @@ def _packed_by_one(
 
 
 def _check_split(splits: Iterable[str], split: str | None, images: ImagesArgument) -> None:
-    """Refuse, before anything is packed, a split that IMAGES do not have; raises OptionsError."""
+    """Refuse a split that IMAGES do not have, before anything is packed; raises OptionsError."""
     names = [name for name in splits if name]
     if split is None and names:
         raise OptionsError(f"{images} has the splits {', '.join(names)}. Give one of them: split={names[0]!r}.")
@@ -144,7 +144,7 @@ def _check_split(splits: Iterable[str], split: str | None, images: ImagesArgumen
 
 @contextlib.contextmanager
 def _progress(given: Callable[[Progress], None] | None) -> Iterator[Callable[[Progress], None]]:
-    """Return the progress callback: the caller's, or a bar, which of several ranks here the first and the packing one show."""
+    """Return the progress callback: the caller's, or a bar, which only the first rank here and the packing one show."""
     if given is not None:
         yield given
         return
@@ -154,7 +154,7 @@ def _progress(given: Callable[[Progress], None] | None) -> Iterator[Callable[[Pr
     is_waiting = False
 
     def update(progress: Progress) -> None:
-        """Show the progress of the first rank here, and of the one that packs; not that IMAGES are listed at each look."""
+        """Show the progress of the first rank here, and of the packing one; but not the listing of IMAGES at each check."""
         nonlocal is_waiting
         is_packing, waits = progress.stage in ("allocate", "pack"), progress.stage == "wait"
         if is_packing or (is_first and (waits or not is_waiting)):

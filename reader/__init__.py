@@ -1,4 +1,4 @@
-"""Read what `pack` wrote: `MemmapDataset` opens a store, `MemmapLoader` serves its batches.
+"""Read packed stores: `MemmapDataset` opens a store, `MemmapLoader` serves its batches.
 
     train = MemmapDataset("out/")
     for images, targets in MemmapLoader(train, batch_size=256, shuffle=True, device="cuda"):

@@ -20,9 +20,9 @@ from reader.format.manifest import PIXELS
 from reader.loading.loader import MemmapLoader
 
 _ROUNDS = 5
-# The most bytes of rows to measure: more are read no differently.
+# The most bytes of rows to measure: more would not change the result.
 _MOST_BYTES = 1 << 30
-# Below this share of the file in the page cache its first rows are read from the disk, and timed.
+# If a smaller share of the file is in the page cache, its first rows are read from the disk and timed.
 _WARM = 0.5
 
 
@@ -65,7 +65,7 @@ def measure(path: str | os.PathLike[str], *, batch_size: int = 256, seconds: flo
 
 
 def _rate(counts: Iterator[int], seconds: float) -> float:
-    """Take batches for so long, at least one; returns rows per second."""
+    """Take batches for this time, at least one; returns rows per second."""
     started = now = time.perf_counter()
     taken = 0
     while not taken or now < started + seconds:
@@ -82,8 +82,8 @@ def _endless(loader: MemmapLoader | DataLoader) -> Iterator[int]:
 def _copies(data: MemmapDataset, batch_size: int) -> Iterator[int]:
     """Copy batches of consecutive rows to one place, and yield their rows."""
     pixels = data._opened.pixels
-    assert pixels is not None  # of a store in a folder
-    # rows of their own sizes have the mean of all
+    assert pixels is not None  # the store is in a folder
+    # rows of their own sizes count with their mean
     step = batch_size * len(pixels) // data.manifest.rows
     pixels = pixels[:_MOST_BYTES]
     out = np.empty(step, np.uint8)

@@ -1,6 +1,6 @@
-"""Are two datasets of (image, target) the same? Rows are paired by path or position, some of them read, and differences named.
+"""Compares two datasets of (image, target): pairs rows by path or position, reads some of them, and names differences.
 
-For moving a program: ImageFolder with its recipe is `a`, the store with its own is `b`. Knows no format of a store.
+For a program that moves to a store: ImageFolder with its recipe is `a`, the store with its own is `b`. Knows no store's format.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import torch
 from torch.nn.functional import interpolate
 from torch.utils.data import Subset
 
-# Up to this mean difference, in levels, two images show the same in the same place: rounding, a decoder, a filter. Of 100
+# Up to this mean difference, in levels, two images have the same view, despite rounding, decoder or filter. For 100
 # photographs at 224 x 224, no other crop is nearer.
 _SAME_VIEW = 10.0
 # A view explains a difference if it leaves less than this share of it.
 _EXPLAINED = 0.6
-# Pixels a side at which views are tried.
+# Side in pixels at which views are compared.
 _VIEW_SIDE = 112
 
 
@@ -49,15 +49,15 @@ class CompareReport:
 def compare(a: Any, b: Any, rows: int = 64) -> CompareReport:
     """Compare two datasets of (image, target), such as a program's ImageFolder and the store that replaces it.
 
-    Rows are paired by path where both have `samples`, else by position. Images are PIL images, arrays [H, W, C] or tensors
-    [C, H, W], of integers 0 to 255 or of floats 0 to 1. Give both the recipe of validation.
+    Rows are paired by path if both have `samples`, else by position. Images are PIL images, arrays [H, W, C] or tensors
+    [C, H, W], of integers 0 to 255 or of floats 0 to 1. Give both the validation recipe.
 
     Args:
-        a, b: give (image, target) by number; their `classes`, `samples` and `root` are used where they have them.
+        a, b: datasets that return (image, target) by index; their `classes`, `samples` and `root` are used if they exist.
         rows: pairs of rows to read, evenly spread.
 
     Raises:
-        TypeError: a row is no (image, target), or an image something else.
+        TypeError: a row is not (image, target), or an image is of another kind.
         ValueError: an image is normalized.
 
     Examples:
@@ -95,7 +95,7 @@ def compare(a: Any, b: Any, rows: int = 64) -> CompareReport:
 
 
 def _whole(data: Any) -> tuple[Any, list[int]]:
-    """Return the dataset below torch's Subsets, and its rows that these are."""
+    """Return the dataset below torch's Subsets, and the rows of it that they select."""
     rows = list(range(len(data)))
     while isinstance(data, Subset):
         data, rows = data.dataset, [int(data.indices[row]) for row in rows]
@@ -117,7 +117,7 @@ def _keys(data: Any) -> list[tuple[str, int]]:
 
 
 def _pairs(a: Any, b: Any) -> tuple[list[tuple[int, int]], list[str]]:
-    """Pair positions (in a, in b) of the same image; also returns sentences on images that one of the two lacks."""
+    """Pair positions (in a, in b) of the same image; also returns sentences about images that one of the two lacks."""
     differences = [f"a has {len(a):,} rows, b has {len(b):,}"] if len(a) != len(b) else []
     in_a, in_b = ({key: n for n, key in enumerate(_keys(data))} for data in (a, b))
     shared = [(in_a[key], in_b[key]) for key in in_a if key in in_b]

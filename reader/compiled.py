@@ -1,6 +1,6 @@
 """Calls the compiled part, if it is built: it copies, crops and augments batches.
 
-`jpeg_frames` calls it too. Knows its tables: of crops, of the steps of augmentation, of floats. Draws no number.
+`jpeg_frames` calls it too. Knows its tables of crops, augmentation steps and floats. Draws no number.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ from reader.epoch import transform_threads
 
 # Bytes of pixels that are worth a thread of the compiled part.
 COMPILED_THREAD_BYTES = 1 << 18
-# Whether the compiled part transforms, if it is built; else torch does.
+# Whether the compiled part, if it is built, runs transforms; else torch does.
 COMPILED_TRANSFORMS = True
 
-# those for which torch's uint8 kernel has the same arithmetic
+# numbers of channels for which torch's uint8 kernel has the same arithmetic
 _CHANNELS = (1, 3, 4)
-# those that are colors
+# numbers of channels that are colors
 _COLOR_CHANNELS = (1, 3)
 _NUMBERS = 6
 _LEVELS = 256
 _FLOAT_BYTES = 4
-# Smaller ones malloc reuses too. Of larger ones two idle buffers of each size stay.
+# malloc reuses smaller ones too. Of larger ones, two idle buffers of each size are kept.
 _LEAST_POOLED_BYTES = 1 << 20
 _POOL = BufferPool(keep=2)
 
 _Bytes = npt.NDArray[np.uint8]
 _Numbers = npt.NDArray[np.int64]
-# Copies spans of source, uint8[n], to out, uint8[m]: int64[B] where each begins, its size and its place in out; past the caches.
+# Copies spans of source, uint8[n], to out, uint8[m]: int64[B] starts, sizes and places in out; the flag: past the caches.
 CopySpans = Callable[[_Bytes, _Numbers, _Numbers, _Numbers, _Bytes, bool], None]
-# Reads pieces of a file, and copies the spans in them to memories: of a descriptor, int64[R, 2] of the pieces, the bytes of a
-# block, where the file begins, staging, int64[S, 4] of the spans, and the memories; see reads.c.
+# Reads pieces of a file, and copies the spans in them to memories: takes a descriptor, int64[R, 2] of the pieces, the bytes
+# of a block, where the file begins, staging, int64[S, 4] of the spans, and the memories; see reads.c.
 ReadSpans = Callable[[int, _Numbers, int, int, _Bytes, _Numbers, tuple[_Bytes, ...]], int]
 
 
 def crop(pixels: torch.Tensor, table: _Numbers, result: torch.Tensor, channels: int, fill: bytes) -> bool:
-    """Resize, cut and mirror a box of each image into its place in uint8[T]; returns False if memory is lacking.
+    """Resize, crop and mirror a box of each image into its place in uint8[T]; returns False if memory is lacking.
 
-    On as many threads as the loader has, or torch.
+    Uses as many threads as the loader, or torch.
 
     Args:
-        pixels: of all images, flat; `are_served`.
-        table: int64[B, 15] as crops.c has it.
-        fill: a level for each channel, beyond the boxes.
+        pixels: all images, flat; see `are_served`.
+        table: int64[B, 15], see crops.c.
+        fill: a level for each channel, outside the boxes.
 
     Raises:
-        ValueError: a row's box is empty or outside of its image, an image outside of pixels, or a crop outside of the result.
+        ValueError: a row's box is empty or outside its image, an image outside pixels, or a crop outside the result.
     """
     is_made: bool = _functions().crops(pixels.numpy(), table, result.numpy(), channels, fill, _threads())
     return is_made
@@ -63,17 +63,17 @@ def crop(pixels: torch.Tensor, table: _Numbers, result: torch.Tensor, channels: 
 def augmented(
     pixels: torch.Tensor, kinds: torch.Tensor, numbers: torch.Tensor, fill: Sequence[float] | None = None
 ) -> torch.Tensor:
-    """Apply steps to each image of uint8[B, H, W, C], one after the other, as the kernels of `program` do.
+    """Apply steps in order to each image of uint8[B, H, W, C], as the kernels of `program` do.
 
     Args:
-        pixels: `take_steps`.
-        kinds: int[B, S], as pixel_steps.h numbers them.
-        numbers: float32[B, S, 6] of each step.
-        fill: one level, or one for each channel, beyond images that are "nearest" or "bilinear"; None: as `affine` has it.
+        pixels: see `take_steps`.
+        kinds: int[B, S], numbered as in pixel_steps.h.
+        numbers: float32[B, S, 6], the parameters of each step.
+        fill: one level, or one for each channel, beyond images in "nearest" or "bilinear"; None: as in `affine`.
 
     Raises:
-        ValueError: a number is not finite, or out of the range of its kind.
-        MemoryError: there is not enough for a copy of an image on each thread.
+        ValueError: a number is not finite, or is out of range for its kind.
+        MemoryError: there is no room for a copy of an image on each thread.
     """
     result = memory(*pixels.shape)
     augment_into(pixels.numpy(), kinds, numbers, fill, result.numpy(), _threads())
@@ -88,9 +88,9 @@ def augment_into(
     out: _Bytes,
     threads: int = 1,
 ) -> None:
-    """Apply steps as `augmented`, from uint8[..., H, W, C] to as many bytes; kinds: int[..., S], numbers: float32[..., S, 6]."""
+    """Apply steps like `augmented`, uint8[..., H, W, C] to as many bytes; kinds: int[..., S], numbers: float32[..., S, 6]."""
     height, width, channels = pixels.shape[-3:]
-    # of each step its kind, an int32, and six numbers
+    # for each step its kind, an int32, and six numbers
     table = np.empty((*kinds.shape, 1 + _NUMBERS), np.float32)
     table.view(np.int32)[..., 0], table[..., 1:] = kinds.numpy(), numbers.numpy()
     levels = None if fill is None else tuple(float(fill[n % len(fill)]) for n in range(3))
@@ -99,12 +99,12 @@ def augment_into(
 
 
 def take_steps(pixels: torch.Tensor) -> bool:
-    """Return whether `augmented` takes uint8[B, H, W, C]: as `are_served`, 1 or 3 channels."""
+    """Return whether `augmented` takes uint8[B, H, W, C]: see `are_served`, and 1 or 3 channels."""
     return pixels.ndim == 4 and take_channels(pixels, pixels.shape[-1])
 
 
 def take_channels(pixels: torch.Tensor, channels: int) -> bool:
-    """Return whether `augment_into` and `floats_into` take images of these channels and pixels, as `take_steps`."""
+    """Return whether `augment_into` and `floats_into` take images of these channels and pixels, like `take_steps`."""
     return channels in _COLOR_CHANNELS and are_served(pixels, channels)
 
 
@@ -113,7 +113,7 @@ def floats_of(pixels: torch.Tensor, of_level: Callable[[torch.Tensor], torch.Ten
 
     It is a view of float32[B, C, H, W], as a DataLoader's images are.
 
-    of_level: called with all levels, uint8[C, 1, 256]; a result of another shape or type than float32 is left to torch.
+    of_level: called with all levels, uint8[C, 1, 256]; if the result has another shape, or is not float32, torch converts.
     """
     channels = pixels.shape[-1]
     if not take_steps(pixels):
@@ -126,12 +126,12 @@ def floats_of(pixels: torch.Tensor, of_level: Callable[[torch.Tensor], torch.Ten
 
 
 def floats_into(image: _Bytes, tables: npt.NDArray[np.float32], out: npt.NDArray[np.float32]) -> None:
-    """Write planes of floats of one image, uint8[H, W, C], by float32[C, 256] for each level, on this thread."""
+    """Write planes of floats of one image, uint8[H, W, C], by float32[C, 256], a value per level, on this thread."""
     _functions().floats(image, tables, out, image.size, 1)
 
 
 def float_tables(channels: int, of_level: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor | None:
-    """Return float32[C, 1, 256], `of_level` of all levels; None if it depends on more than the level."""
+    """Return float32[C, 1, 256], `of_level` for all levels; None if it depends on more than the level."""
     levels = torch.arange(_LEVELS, dtype=torch.uint8, device="cpu").expand(channels, 1, _LEVELS)
     tables = of_level(levels)
     # other shapes: one channel becomes several
@@ -140,7 +140,7 @@ def float_tables(channels: int, of_level: Callable[[torch.Tensor], torch.Tensor]
 
 
 def for_each(call: Callable[[int], None], count: int, size_bytes: int) -> None:
-    """Call a function with each of count numbers; many bytes are divided among the loader's threads, or torch's."""
+    """Call a function with 0 .. count - 1; with many bytes, on the loader's threads or torch's."""
     threads = min(_threads(), count, size_bytes // COMPILED_THREAD_BYTES)
 
     def calls(first: int) -> None:
@@ -170,7 +170,7 @@ def are_served(pixels: torch.Tensor, channels: int) -> bool:
 
 
 def memory(*shape: int) -> torch.Tensor:
-    """Return uint8[shape] for the caller alone; large ones reuse released memory, which has no page faults."""
+    """Return uint8[shape] for the caller alone; large ones reuse released memory, without page faults."""
     size_bytes = math.prod(shape)
     if size_bytes < _LEAST_POOLED_BYTES:
         return torch.from_numpy(np.empty(shape, np.uint8))
@@ -178,7 +178,7 @@ def memory(*shape: int) -> torch.Tensor:
 
 
 def copied(pixels: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
-    """Return a contiguous copy of uint8[B, ...], or of rows, int64[P], of it; on the CPU in `memory`."""
+    """Return a contiguous copy of uint8[B, ...], or of its rows, int64[P]; on the CPU in `memory`."""
     if pixels.device.type != "cpu":
         return pixels.clone(memory_format=torch.contiguous_format) if rows is None else pixels.index_select(0, rows)
     result = memory(len(pixels if rows is None else rows), *pixels.shape[1:])
@@ -188,7 +188,7 @@ def copied(pixels: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tens
 def span_copier() -> CopySpans | None:
     """Return the compiled function that copies spans of bytes in one call, without the GIL; None if it is not built.
 
-    It raises ValueError where a span is outside of what it is copied from or to.
+    It raises ValueError if a span is outside the source or the destination.
     """
     return getattr(_functions(), "copy_spans", None)
 
@@ -196,8 +196,8 @@ def span_copier() -> CopySpans | None:
 def span_reader() -> ReadSpans | None:
     """Return the compiled function that reads spans of a file in one call, without the GIL; None if it is not built.
 
-    It returns the byte at which the file ends before a piece does, or -1. It raises OSError, or ValueError where a piece does not
-    fit in staging, or a span in its memory.
+    It returns the byte at which the file ends if that is inside a piece, else -1. It raises OSError, or ValueError if a piece
+    does not fit in staging, or a span in its memory.
     """
     return getattr(_functions(), "read_spans", None)
 
@@ -205,7 +205,7 @@ def span_reader() -> ReadSpans | None:
 def memory_like(part: torch.Tensor, count: int) -> torch.Tensor:
     """Return memory for count samples of the same shape, dtype and device; uint8 on the CPU comes from `memory`.
 
-    Of malloc, what a batch frees above others goes back to the system, and the next one has 7,000 page faults (MixUp, 96 rows).
+    malloc returns memory freed at the top of the heap to the system, and the next batch has 7,000 page faults (MixUp, 96 rows).
     """
     shape = (count, *part.shape[1:])
     if part.device.type == "cpu" and part.dtype == torch.uint8:
@@ -224,7 +224,7 @@ def load() -> None:
 
 
 def is_built() -> bool:
-    """Return whether the compiled part is there."""
+    """Return whether the compiled part is built."""
     return hasattr(_functions(), "crops")
 
 

@@ -1,4 +1,4 @@
-"""The origin of a batch's random numbers: epoch, position and seed; also the current epoch, and threads of transforms."""
+"""The origin of a batch's random numbers: epoch, position and seed; also the current epoch, and the threads of transforms."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from reader.host_values import sent
 _Value = TypeVar("_Value")
 _Batch = TypeVar("_Batch", bound="_HasOrigin")
 
-# Epoch, and position of the first row, of a batch that is not from a MemmapLoader; the positions of its other rows are below it.
+# Epoch, and position of the first row, for a batch without a MemmapLoader; the positions of its other rows are below it.
 UNKNOWN = -1
 
 
-# How many threads transforms that run inside may use; None: as many as torch does.
+# The number of threads that transforms may use in this context; None: as many as torch.
 transform_threads: contextvars.ContextVar[int | None] = contextvars.ContextVar("transform_threads", default=None)
 
 current_epoch: contextvars.ContextVar[int] = contextvars.ContextVar("epoch", default=0)
 
 
 class _HasOrigin(Protocol):
-    """A batch that has `origin`."""
+    """A batch with the field `origin`."""
 
     pixels: torch.Tensor
 
@@ -43,7 +43,7 @@ def with_origin(batch: _Batch, *, epoch: int = UNKNOWN, position: int = UNKNOWN,
 
     position: that of its first row in the epoch's order; the others follow.
     """
-    # by numpy: torch takes nearly half of a loop's wait for a batch of 16 small rows for these four lines
+    # by numpy: with torch, these four lines take nearly half of a loop's wait for a batch of 16 small rows
     origin = np.empty((len(batch), 3), np.int64)
     step = 1 if position >= 0 else -1
     origin[:, 0], origin[:, 2] = epoch, wrapped(seed)
@@ -76,7 +76,7 @@ def on_threads_of(threads: int) -> contextlib.AbstractContextManager[None]:
 def on_one_torch_thread() -> Iterator[None]:
     """Let operators of torch in a `with` block use the calling thread alone.
 
-    Those of some thousand numbers take as long so, and on a busy machine each would wait for the other threads.
+    Operators on a few thousand numbers are as fast so, and on a busy machine each would wait for other threads.
     """
     limit, before = torch_thread_limit(), torch.get_num_threads()
     if limit is None:
@@ -91,7 +91,7 @@ def on_one_torch_thread() -> Iterator[None]:
 
 @functools.cache
 def torch_thread_limit() -> Callable[[int], None] | None:
-    """Return a function that sets the number of torch's threads for the calling thread; None if this build has none.
+    """Return a function that sets the number of torch's threads for the calling thread; None if torch has none.
 
     torch.set_num_threads would change the whole process.
     """
@@ -105,7 +105,7 @@ def torch_thread_limit() -> Callable[[int], None] | None:
 
     def call(threads: int) -> None:
         """Set how many threads torch uses for this thread."""
-        # torch sets a thread's number when it is first asked for, and not again
+        # torch sets a thread's number at its first use, and not again
         torch.get_num_threads()
         limit(threads)
 

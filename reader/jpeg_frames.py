@@ -1,7 +1,7 @@
-"""Decode the frame of a row, a JPEG and its crc32: the one module of the reader that knows libjpeg.
+"""Decodes the frame of a row, a JPEG and its crc32: the only module of the reader that knows libjpeg.
 
-The compiled part decodes, where it is built, else Pillow: without subsampling the exact inverse DCT, which is the default of
-both, makes the same pixels. No frame is believed: it has to decode to exactly the row. Knows no store.
+The compiled part decodes if it is built, else Pillow: without subsampling, the exact inverse DCT, the default of both, makes
+the same pixels. Frames are untrusted: each must decode to exactly the row. Knows no store.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _START, _END = b"\xff\xd8", b"\xff\xd9"
 _APP0, _TABLES, _BASELINE, _SCAN = 0xE0, (0xC4, 0xDB), 0xC0, 0xDA
 # In a scan a zero follows each FF of the data.
 _MARKER = re.compile(rb"\xff[^\0]")
-# Bytes that a scan may have, the first of them unlike the zeros that libjpeg supplies. Bytes behind the last block are ignored.
+# Bytes of a possible scan, which differ from the zeros that libjpeg supplies. Bytes after the last block are ignored.
 _FURTHER = bytes(range(254, 0, -1))
-# A JPEG has no checksum of its own: its crc32, little-endian, is behind it.
+# A JPEG has no checksum: its crc32, little-endian, follows it.
 _CHECKSUM_BYTES = 4
 # Each component has as many samples as the picture: 4:4:4.
 _NOT_SUBSAMPLED = 0x11
 
 
 def check_library() -> None:
-    """Raise MissingLibraryError without a decoder: neither the compiled part nor Pillow is here."""
+    """Raise MissingLibraryError if neither the compiled part nor Pillow is installed."""
     if compiled_decoder() is None and importlib.util.find_spec("PIL") is None:
         raise MissingLibraryError(
             "rows that are JPEGs need the compiled part of pixpack, or the package Pillow, and neither is installed."
@@ -46,7 +46,7 @@ def check_library() -> None:
 def decode(frame: memoryview, height: int, width: int, channels: int, row: Pixels) -> str:
     """Decode a frame into a row, uint8[height * width * channels]; returns its error, or "".
 
-    Other threads run meanwhile. The checksum and the header are looked at first: libjpeg takes no memory that a frame claims.
+    Releases the GIL. The checksum and the header are checked first, so that libjpeg takes no memory that a false header claims.
     """
     data = frame[:-_CHECKSUM_BYTES]
     if len(frame) <= _CHECKSUM_BYTES or zlib.crc32(data) != int.from_bytes(frame[-_CHECKSUM_BYTES:], "little"):
@@ -59,7 +59,7 @@ def decode(frame: memoryview, height: int, width: int, channels: int, row: Pixel
 
 
 def _wrong_header(data: memoryview, height: int, width: int, channels: int) -> str:
-    """Return how the header differs from our JPEGs of this size, or ""."""
+    """Return how the header differs from packed JPEGs of this size, or ""."""
     if data[:2] != _START or data[-2:] != _END:
         return "its frame is no complete JPEG"
     at, is_sized = 2, False
@@ -96,7 +96,7 @@ def _wrong_size(segment: memoryview, height: int, width: int, channels: int) -> 
 def _decoded_by_pillow(data: memoryview, row: Pixels) -> str:
     try:
         row[:] = _pillow_pixels(data)
-        # Pillow silently makes gray of blocks that the scan lacks
+        # Pillow silently makes missing blocks of the scan gray
         if (row != _pillow_pixels(bytes(data[: -len(_END)]) + _FURTHER + _END)).any():
             return "Corrupt JPEG data: premature end of data segment"
     except (OSError, SyntaxError, ValueError) as e:
@@ -105,7 +105,7 @@ def _decoded_by_pillow(data: memoryview, row: Pixels) -> str:
 
 
 def _pillow_pixels(data: bytes | memoryview) -> Pixels:
-    # not by Image.open, whose limit of pixels is another's
+    # not by Image.open, which has its own limit of pixels
     from PIL.JpegImagePlugin import JpegImageFile
 
     with JpegImageFile(io.BytesIO(data)) as image:

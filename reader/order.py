@@ -1,4 +1,4 @@
-"""Computes which rows come when: pure arithmetic on (seed, epoch, rank, world size), resumable at any step by a few integers.
+"""Computes the order of rows: pure arithmetic on (seed, epoch, rank, world size), resumable at any step by a few integers.
 
 Nothing here reads a store. Rows are computed a range at a time; only weights need an array of N numbers.
 """
@@ -17,10 +17,10 @@ import numpy.typing as npt
 from reader.rows import Rows
 
 # Rounds of the bijection: with 4, neighbors, displacement and label mix of a class-sorted store are those of a uniform
-# permutation (tests/loading/test_order.py); one more costs 20 % and changes nothing measurable.
+# permutation (tests/loading/test_order.py); a fifth costs 20 % and has no measurable effect.
 _ROUNDS = 4
 
-# Positions of an order computed at a time: 40 % faster for 65,536 than for 4,096, and 512 kB.
+# Positions of an order computed at a time: 65,536 is 40 % faster than 4,096, and takes 512 kB.
 _CHUNK = 1 << 16
 # The end of a window in an order without windows.
 _NO_WINDOW = 1 << 62
@@ -55,7 +55,7 @@ def permuted(count: int, start: int, stop: int, *, seed: int, epoch: int = 0, pa
 def drawn(cumulative: npt.NDArray[np.float64], start: int, stop: int, *, seed: int, epoch: int = 0) -> Rows:
     """Return draws [start, stop), with replacement, fixed by (seed, epoch), from the cumulative sums of weights."""
     uniform = _uniform(np.arange(start, stop, dtype=np.uint64), _keys(seed, epoch, "draws"))
-    # the last row whose weight is not 0: a product may be rounded up to the sum itself
+    # the last row with a weight above 0: a product may be rounded up to the sum itself
     last = np.searchsorted(cumulative, cumulative[-1])
     return np.minimum(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"), last)
 
@@ -63,8 +63,8 @@ def drawn(cumulative: npt.NDArray[np.float64], start: int, stop: int, *, seed: i
 class Step(NamedTuple):
     """A step of all ranks, and the part of it that one rank takes.
 
-    position: the step's start in the order. rows: of all ranks, repeated ones included. after: its end.
-    start, stop: the positions of the rank; stop may exceed the count of rows: behind the last row the first ones follow.
+    position: the step's start in the order. rows: the rows of all ranks, with repeated ones. after: its end.
+    start, stop: the positions of the rank; stop may exceed the number of rows: the first rows follow the last one.
     """
 
     position: int
@@ -81,7 +81,7 @@ class Order:
         compute: the rows at positions [start, stop), both in [0, count].
     """
 
-    # whether rows of a window are in few blocks of the store
+    # whether the rows of a window are in a few blocks of the store
     is_in_blocks = False
 
     def __init__(self, count: int, compute: Callable[[int, int], Rows]) -> None:
@@ -140,7 +140,7 @@ class BlockOrder(Order):
         return int(self._bounds[min((block // self._window + 1) * self._window, len(self._starts))])
 
     def _window_rows(self, number: int, start: int, stop: int) -> Rows:
-        """Return the rows at positions [start, stop) of the order, as far as one window has them; computes no others."""
+        """Return the rows at positions [start, stop) of the order within one window; computes no others."""
         first_block = number * self._window
         bounds = self._bounds[first_block : first_block + self._window + 1]
         first, last = int(bounds[0]), int(bounds[-1])
@@ -155,9 +155,9 @@ class Cut:
     """Cuts one epoch's order of `count` rows into steps and ranks.
 
     Global step s takes positions [s * W * B, (s + 1) * W * B); rank r takes the r-th B of them. So the global order does
-    not depend on the world size, and a checkpoint is the position reached. The last, short step is shared evenly; where it
-    does not divide, it wraps around to the epoch's first rows, so that every rank has the same number of steps and rows.
-    Without pad each of its rows is one rank's alone: later ranks have one less, or no such step.
+    not depend on the world size, and a checkpoint is the position reached. The last, short step is shared evenly. If it does
+    not divide, it wraps around to the epoch's first rows, so that every rank has the same number of steps and rows. Without
+    pad, each of its rows goes to one rank only: later ranks have one row less, or no such step.
     """
 
     count: int
@@ -189,7 +189,7 @@ class Cut:
     def step(self, position: int) -> Step:
         """Return the step at a global position."""
         share, rank, size, left = self.batch_size, self.rank, self.full_step, self.count - position
-        # of 5 rows of 3 ranks without pad, [0, 2), [2, 4), [4, 5), the first ranks have one more
+        # 5 rows, 3 ranks, no pad: [0, 2), [2, 4), [4, 5); the first ranks have one row more
         more = 0
         if left < size and not self.drop_last:
             if self.pad:
@@ -202,7 +202,7 @@ class Cut:
 
 
 def wrapped(rows: Callable[[int, int], Rows], count: int, start: int, stop: int) -> Rows:
-    """Return positions [start, stop) of an order of count rows, behind the last of which the first ones follow."""
+    """Return positions [start, stop) of an order of count rows; the first rows follow the last one."""
     pieces = list[Rows]()
     while start < stop:
         inside = start % count
@@ -212,7 +212,7 @@ def wrapped(rows: Callable[[int, int], Rows], count: int, start: int, stop: int)
 
 
 def _keys(seed: int, epoch: int, purpose: str) -> list[int]:
-    """Derive the bijection's constants; sha256, so that near seeds and epochs give unrelated orders."""
+    """Derive the bijection's constants; sha256, so that similar seeds and epochs give unrelated orders."""
     keys: list[int] = []
     for n in range(_ROUNDS):
         digest = hashlib.sha256(f"pixpack {purpose} {seed} {epoch} {n}".encode()).digest()
@@ -227,7 +227,7 @@ def _scrambler(word: type[_Word], bits: int, keys: list[int]) -> Callable[[npt.N
     constants = [(word(keys[2 * n] & mask | 1), word(keys[2 * n + 1] & mask)) for n in range(_ROUNDS)]
 
     def scramble(values: npt.NDArray[_Word]) -> npt.NDArray[_Word]:
-        """Map each of the values to another of the same range, one to one."""
+        """Map the values one to one to the same range."""
         values = values + constants[0][1] & limit
         for factor, addend in constants:
             values ^= values >> shift

@@ -16,7 +16,7 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Steps:
-    """Some steps of a plan: the store rows of each batch, the global position of its first row, and that after the step."""
+    """Some steps of a plan: each batch's rows in the store, the global position of its first row, and that after the step."""
 
     batches: list[Rows]
     starts: list[int]
@@ -32,9 +32,9 @@ class _Listed(Protocol):
 
 @contextlib.contextmanager
 def rows_named(store: Path, rows: int | _Listed | None) -> Iterator[None]:
-    """Add to an error of a transform on which rows of the store it failed.
+    """Add the failed rows of the store to an error of a transform.
 
-    rows: int64[B] as a tensor, looked at in an error alone since it may be on a device; or one number, or None.
+    rows: a tensor int64[B], read only for an error since it may be on a device; or one number, or None.
     """
     try:
         yield
@@ -46,5 +46,5 @@ def rows_named(store: Path, rows: int | _Listed | None) -> Iterator[None]:
 
 
 def is_run(rows: Rows) -> bool:
-    """Return whether rows are consecutive and rising: [4, 5, 6]."""
+    """Return whether rows are consecutive and ascending: [4, 5, 6]."""
     return len(rows) == 0 or (int(rows[-1]) - int(rows[0]) == len(rows) - 1 and bool((np.diff(rows) == 1).all()))

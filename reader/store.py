@@ -1,4 +1,4 @@
-"""The type of a store, a batch and a batch on the GPU, and how a store is mapped without ever being written.
+"""The types of stores and batches, and the mapping of a store that is never written to.
 
 Every store names the dotted path of its class here: `ImageBatch`, `RaggedBatch` or `CompressedRows`. These never move.
 """
@@ -17,11 +17,11 @@ from tensordict import TensorClass, TensorDict
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
 
-# Linux and macOS number the flag differently, and Python names it only from 3.13 on (Linux).
+# Linux and macOS number the flag differently, and Python has its name only since 3.13 (Linux).
 MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x40 if sys.platform == "darwin" else 0x4000)
 
 
-# Why something cannot be done, behind the path of a store.
+# A reason in errors, after the path of a store.
 NEEDS_RAW = "its rows are compressed: read them by MemmapDataset, or pack a raw store, without --compress"
 
 
@@ -34,9 +34,8 @@ class ImageBatch(TensorClass):
         content: int32[..., 4] y0, x0, y1, x1 (half-open) of the pixels that are image, or None: all are
         extras: a TensorDict of further per-row tensors, or None
         rows: int64[...] positions in the store; filled in batches, None for a store
-        origin: int64[..., 3] of each row of a loader's batch what determines its random numbers: epoch, position in the
-            epoch's order, and the loader's seed (below 0: not known); else None. A tensor, so that torch.compile makes no
-            constants of it
+        origin: int64[..., 3], in a loader's batch, each row's source of random numbers: epoch, position in the epoch's order,
+            and the loader's seed (below 0: unknown); else None. A tensor, so that torch.compile makes no constants of it
     """
 
     pixels: torch.Tensor
@@ -46,13 +45,13 @@ class ImageBatch(TensorClass):
     rows: torch.Tensor | None = None
     origin: torch.Tensor | None = None
 
-    # a batch is not a list of rows (`unbind(0)` is): what looks for the size of a batch, as Lightning's `self.log` does, would go
-    # down through the rows; so it finds the first dimension of the first field
+    # a batch is not a list of rows (`unbind(0)` is): code that looks for the batch size, such as Lightning's `self.log`,
+    # would descend into the rows; now it finds the first dimension of the first field
     __iter__ = None  # type: ignore[assignment]
 
     @property
     def images(self) -> torch.Tensor:
-        """The view uint8[..., C, H, W] that models take; its memory is channels_last."""
+        """The view uint8[..., C, H, W] for models; its memory is channels_last."""
         return self.pixels.movedim(-1, -3)
 
 
@@ -60,14 +59,14 @@ class RaggedBatch(TensorClass):
     """Images of different sizes with their labels: a whole store, or a batch of it. Transforms that crop make an ImageBatch.
 
     Attributes:
-        pixels: uint8[T], the bytes of all images; there may be others between them. Floats: the planes of each
-        targets: as ImageBatch has them
+        pixels: uint8[T], the bytes of all images, possibly with others between them. Floats: the planes of each
+        targets: as in ImageBatch
         offsets: int64[B], the first byte of each image in pixels
         shapes: int32[B, 3], height, width and channels of each
         extras: a TensorDict of further per-row tensors, or None
         rows: int64[B] positions in the store; filled in batches, None for a store
-        mask_offsets: int64[B], the byte of pixels where the mask of each image begins, right behind it; None: there are none
-        origin: int64[B, 3] as ImageBatch has it
+        mask_offsets: int64[B], the byte of pixels where the mask of each image begins, right after it; None: no masks
+        origin: int64[B, 3], as in ImageBatch
 
     Its batch_size is [], as pixels have no dimension of rows; `len` is B.
     """
@@ -94,7 +93,7 @@ class RaggedBatch(TensorClass):
         """Return the image at index, a view uint8[H, W, C].
 
         Raises:
-            StoreError: it is not within the pixels.
+            StoreError: it is outside the pixels.
         """
         height, width, channels = self.shapes[index].tolist()
         start, size = int(self.offsets[index]), height * width * channels
@@ -107,7 +106,7 @@ class RaggedBatch(TensorClass):
         """Return the mask of the image at index, a view uint8[H, W]; None if the batch has no masks.
 
         Raises:
-            StoreError: it is not within the pixels.
+            StoreError: it is outside the pixels.
         """
         if self.mask_offsets is None:
             return None
@@ -131,15 +130,15 @@ class CompressedRows(TensorClass):
         raise StoreError(NEEDS_RAW)
 
 
-# A store, or a batch of it: RaggedBatch where rows have sizes of their own.
+# A store, or a batch of it: RaggedBatch if rows have sizes of their own.
 Batch = ImageBatch | RaggedBatch
-# The two parts of a batch as a tuple: images as one tensor, or one a row; targets, or all labels by name.
+# The two parts of a batch as a tuple: images as one tensor, or one per row; targets, or all labels by name.
 Images = torch.Tensor | list[torch.Tensor]
 Targets = torch.Tensor | dict[str, Images]
 
 
 def store_of(manifest: Manifest, tensors: dict[str, torch.Tensor]) -> Batch:
-    """Make the store of all its tensors by name, or of the same rows of each: an ImageBatch or RaggedBatch."""
+    """Make an ImageBatch or RaggedBatch from all tensors of a store by name, or from the same rows of each."""
     count = len(tensors["targets"])
     extras = {name.removeprefix("extras/"): value for name, value in tensors.items() if "/" in name}
     further = TensorDict(extras, batch_size=[count]) if extras else None
@@ -163,7 +162,7 @@ def store_of(manifest: Manifest, tensors: dict[str, torch.Tensor]) -> Batch:
 
 
 def batch_around(pixels: torch.Tensor, **columns: torch.Tensor | TensorDict | None) -> ImageBatch:
-    """Make the batch of pixels, uint8[..., H, W, C], and columns: in a third of the time that the class takes to check them."""
+    """Make a batch from pixels, uint8[..., H, W, C], and columns, unchecked: in a third of the time of the class."""
     given = {"pixels": pixels} | {name: value for name, value in columns.items() if value is not None}
     batch: ImageBatch = ImageBatch.from_tensordict(TensorDict(given, batch_size=pixels.shape[:-3]))
     return batch
@@ -172,7 +171,7 @@ def batch_around(pixels: torch.Tensor, **columns: torch.Tensor | TensorDict | No
 def replaced(
     batch: ImageBatch | RaggedBatch, *, pixels: torch.Tensor, content: torch.Tensor | None, extras: TensorDict | None
 ) -> ImageBatch:
-    """Make a batch of the same rows and targets, of the same epoch and position."""
+    """Make a batch with the same rows, targets, epoch and position."""
     return ImageBatch(
         pixels=pixels,
         targets=batch.targets,
@@ -193,7 +192,7 @@ def names_targets(manifest: Manifest) -> bool:
 def as_tuple(batch: Batch, *, by_name: bool) -> tuple[Images, Targets]:
     """Return (images, targets) of a batch or one row; by name, the second is a dict of `targets` and all extras.
 
-    images: the view uint8[..., C, H, W], or a list of uint8[C, H, W] where rows have sizes of their own; so are their masks.
+    images: the view uint8[..., C, H, W], or a list of uint8[C, H, W] if rows have sizes of their own; so are their masks.
     """
     if not by_name:
         return batch.images, batch.targets
@@ -210,7 +209,7 @@ def map_tensor(path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.
     """Map a raw file as a tensor: private and copy-on-write, without reserving memory for it.
 
     Raises:
-        StoreError: the file no longer has the bytes that the shape needs.
+        StoreError: the file is shorter than the shape needs.
     """
     size_bytes = torch.Size(shape).numel() * dtype.itemsize
     with open(path, "rb") as file:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-# Pages looked at: the share is then known to about 6 %.
+# Pages that are checked: the share is then known to about 6 %.
 _PROBES = 256
 _CGROUPS = Path("/sys/fs/cgroup")
 _NETWORK_FILE_SYSTEMS = re.compile("(nfs|nfs4|cifs|smb3|smbfs|9p|ceph|lustre|glusterfs|afs|beegfs|gpfs)|fuse(\\..*)?")
@@ -27,15 +27,15 @@ def available_cpus() -> int:
 
 
 def is_network(kind: str) -> bool:
-    """Return whether a type of file system is behind a network; FUSE usually does, but for disks ("fuseblk")."""
+    """Return whether a type of file system uses a network; FUSE usually does, except for disks ("fuseblk")."""
     return _NETWORK_FILE_SYSTEMS.fullmatch(kind) is not None
 
 
 def cached_share(path: Path) -> float:
-    """Estimate the share of a file in the page cache, 0..1; 1 if the system does not tell, 0 over a network.
+    """Estimate the share of a file in the page cache, 0..1; 1 if the system does not say, 0 over a network.
 
-    Asks for bytes that can be had without waiting, and whether the disk was asked for them: a fast one has answered by then.
-    mincore says it too, but not to a process that may only read the file.
+    Reads bytes that are available without waiting, and checks that the disk was not asked: a fast one may have answered by
+    then. mincore tells the same, but not to a process that may only read the file.
     """
     if not hasattr(os, "RWF_NOWAIT"):
         return 1.0
@@ -50,8 +50,8 @@ def cached_share(path: Path) -> float:
         size_bytes = os.fstat(file.fileno()).st_size
         if size_bytes == 0:
             return 1.0
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # looking must not read the neighbors
-        # seeded by the system: to ask for a page may bring it in, and the next time these would all be there
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # a check must not read the neighbors
+        # seeded by the system: a checked page may get into the cache, and the same pages would be found the next time
         draw = random.Random()
         byte, before = bytearray(1), asked_bytes()
         for _ in range(_PROBES):
@@ -68,19 +68,19 @@ def cached_share(path: Path) -> float:
 
 @contextlib.contextmanager
 def _disk_bytes() -> Iterator[Callable[[], bytes]]:
-    """Return a function that gives the bytes this thread has requested of disks; a constant if the system does not count them."""
+    """Return a function that returns the bytes this thread has read from disks; a constant if the system does not count them."""
     try:
         file = open("/proc/thread-self/io", "rb", buffering=0)  # noqa: SIM115 (closed below)
     except OSError:
         yield lambda: b""
         return
     with file:
-        # rchar, wchar, syscr, syscw, read_bytes, a line each; by proc(5) the last counts what the storage layer was asked for
+        # rchar, wchar, syscr, syscw, read_bytes, a line each; by proc(5) the last counts bytes fetched from the storage layer
         yield lambda: os.pread(file.fileno(), 1024, 0).split(b"\n")[4]
 
 
 def file_system(path: Path) -> str:
-    """Return the type of the file system that holds path: "ext4", "nfs4"; "unknown" if the system does not tell."""
+    """Return the type of the file system that holds path: "ext4", "nfs4"; "unknown" if the system does not say."""
     real, found = os.path.realpath(path), (0, "unknown")
     with contextlib.suppress(OSError), open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as lines:
         for line in lines:
@@ -93,11 +93,11 @@ def file_system(path: Path) -> str:
 
 
 def available_bytes() -> int:
-    """Return the memory that can be had now without swapping: free, or page cache of others; the cgroup's limit included."""
+    """Return the memory available now without swapping: free, or page cache of others; within the cgroup's limit."""
     free = list(_cgroups_free())
     with contextlib.suppress(OSError), open("/proc/meminfo") as lines:
         free += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    # a system that does not say how much it has
+    # a system may not say how much it has
     return max(0, min(free, default=1 << 62))
 
 

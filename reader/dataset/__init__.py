@@ -1,4 +1,4 @@
 """`MemmapDataset`: a store as a torch Dataset: opened, indexed, collated.
 
-Gives rows in the order in which they are asked for.
+Gives rows in the requested order.
 """

@@ -30,7 +30,7 @@ class CollatedRow(tuple[Any, ...]):
 class CollatedRows(Sequence[Any]):
     """The rows of a gathered batch, for torch's collate functions: default_collate takes the batch as it is.
 
-    Any other one finds a sequence of rows, each created when it is asked for. It pickles.
+    Other functions find a sequence of rows, each created on request. It pickles.
     """
 
     def __init__(self, batch: object, count: int, row: Callable[[int], object]) -> None:
@@ -48,9 +48,9 @@ class CollatedRows(Sequence[Any]):
 
 
 def seeded(batch: Batch) -> Batch:
-    """Write on a batch a seed of torch's generator, which DataLoader seeds again for each worker and epoch; returns it.
+    """Set a batch's seed from torch's generator, which DataLoader seeds for each worker and epoch; returns the batch.
 
-    Which epoch it is, nobody says here. Random transforms draw from it.
+    The epoch is unknown here. Random transforms draw from the seed.
     """
     with_origin(batch, seed=int(torch.empty((), dtype=torch.int64, device="cpu").random_()))
     return batch
@@ -62,12 +62,12 @@ def transformed_rows(result: object, count: int) -> CollatedRows:
 
 
 def row_at(result: object, n: int) -> Any:
-    """Return row n of the result of a transform of a batch: that of each tensor in it."""
+    """Return row n of the result of a transform of a batch: row n of each tensor in it."""
     return pytree.tree_map(lambda each: each[n], result, is_leaf=lambda each: isinstance(each, ImageBatch))
 
 
 def tuple_rows(images: Images, targets: Targets) -> CollatedRows:
-    """Return (images, targets) of a batch as rows, each as the dataset gives it alone: (image, target)."""
+    """Return (images, targets) of a batch as rows, each as indexing gives it: (image, target)."""
     return CollatedRows((images, targets), len(images), functools.partial(_tuple_row, images, targets))
 
 
@@ -102,5 +102,5 @@ def _collate(
 
 for _kind in (ImageBatch, RaggedBatch, CollatedRow):
     default_collate_fn_map[_kind] = _collate
-# otherwise a row is a leaf, which transforms of torchvision do not change
+# without this, a row is a leaf, which torchvision's transforms do not change
 pytree.register_pytree_node(CollatedRow, lambda row: (list(row), None), lambda parts, _: tuple(parts))

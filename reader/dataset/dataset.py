@@ -30,7 +30,7 @@ from reader.store import Batch, ImageBatch, RaggedBatch, as_tuple, names_targets
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# A function of the user: of an image, a target or a batch.
+# A user's function of an image, a target or a batch.
 Transform = Callable[[Any], Any]
 # One number, K numbers of a vector, or all targets of a row by name.
 Target = int | float | torch.Tensor | dict[str, Any]
@@ -43,17 +43,17 @@ class MemmapDataset(Dataset[Any]):
 
     Args:
         path: the folder that `pack` wrote, or the URL that it was pushed to: s3://bucket/out, gs://, az://, https://, file://.
-        cache, cache_size: of a URL: a folder on a local disk, and what the store's pixels may take there, such as "200GB" (None:
-            all). Until all are there slices are copies, and `store` and `numpy` fetch the rest.
-        split: which of the stores in that folder, such as "train"; their classes must be the same.
-        transform: one of `reader.transforms` is called with batches, for a row with a batch of one. Any other is called with one
-            image uint8[C, H, W], as ImageFolder does: per sample, for torch's DataLoader; with as_tuple=False with the
-            ImageBatch of one row, without a batch dimension. Whole batches are many times faster.
+        cache, cache_size: for a URL: a folder on a local disk, and the space for the store's pixels there, such as "200GB"
+            (None: all). Until all are there, slices are copies, and `store` and `numpy` fetch the rest.
+        split: one of the stores in that folder, such as "train"; their classes must be the same.
+        transform: one of `reader.transforms` gets batches, or a batch of one for a row. Any other gets one image uint8[C, H,
+            W], as in ImageFolder: per sample, for torch's DataLoader. With as_tuple=False it gets the ImageBatch of one row,
+            without a batch dimension. Whole batches are many times faster.
         target_transform: called with one target, only with as_tuple.
         as_tuple: indexing gives plain tuples: (image, target) of a row, (images, targets) of rows. With boxes or masks the
-            second is a dict: `targets`, and each of the others by its name. False: an ImageBatch, or of several rows with sizes
-            of their own a RaggedBatch.
-        as_pil: images are PIL images, of mode L, RGB or RGBA, for transforms that take those: per sample, only with as_tuple.
+            second is a dict: `targets`, and the others by name. False: an ImageBatch, or a RaggedBatch for several rows with
+            sizes of their own.
+        as_pil: images are PIL images, of mode L, RGB or RGBA, for transforms of those: per sample, only with as_tuple.
 
     Raises:
         StoreError: path is not a finished, undamaged store, or has other classes.
@@ -83,16 +83,16 @@ class MemmapDataset(Dataset[Any]):
         self.path = store_path(path, split) if remote is None else remote.root
         self.transform, self.target_transform = transform, target_transform
         self.as_tuple, self.as_pil = as_tuple, as_pil
-        # of the store; None: all
+        # rows of the store; None: all
         self._rows: Rows | None = None
         self._open(OpenedStore(self.path, remote))
 
     def _open(self, opened: OpenedStore) -> None:
-        # before workers are forked: each would load it at its first batch
+        # before workers are forked: else each would load it at its first batch
         compiled.load()
         self._opened = opened
         self.manifest: Manifest = opened.manifest
-        # the second of a tuple is a dict by name
+        # the second item of a tuple is a dict by name
         self._by_name = names_targets(self.manifest)
         self._pool = BufferPool(keep=_LOOP_BUFFERS)
 
@@ -104,7 +104,7 @@ class MemmapDataset(Dataset[Any]):
         return f"MemmapDataset({where!r}: {len(self)} rows of {m.shape_text}, {len(m.classes)} classes)"
 
     def _kept(self) -> dict[str, Any]:
-        """Return the attributes that a pickle and other rows of the store have too."""
+        """Return the attributes that a pickle, and a subset of rows, share."""
         dropped = ("manifest", "_opened", "_pool", "_unlabeled", "targets", "samples", "_rows_by_path")
         return {name: value for name, value in self.__dict__.items() if name not in dropped}
 
@@ -131,9 +131,9 @@ class MemmapDataset(Dataset[Any]):
         return self._opened.all_rows
 
     def __getitem__(self, index: Index) -> Any:
-        """Return one row (a copy, no batch dimension), a slice (views where rows are contiguous), or a gather (a copy).
+        """Return one row (a copy, no batch dimension), a slice (views if rows are contiguous), or a gather (a copy).
 
-        What is changed in a view is seen by other views of this dataset, and by nothing else.
+        A change in a view shows in other views of this dataset, and nowhere else.
 
         Raises:
             IndexError: there is no such row.
@@ -154,10 +154,10 @@ class MemmapDataset(Dataset[Any]):
         return (self[index] for index in range(len(self)))
 
     def __getitems__(self, indices: Sequence[int]) -> Any:
-        """Return the rows of a batch gathered at once; torch's DataLoader calls this instead of one `__getitem__` an item.
+        """Return the rows of a batch gathered at once; torch's DataLoader calls this instead of one `__getitem__` per item.
 
-        They are a sequence of (image, target), each created on request; with as_tuple=False the batch itself: a copy, in a worker
-        in shared memory, else in memory that is used again once the batch and all views of it are dropped.
+        They are a sequence of (image, target), each created on request; with as_tuple=False the batch itself. It is a copy:
+        in shared memory in a worker, else in memory that is reused once the batch and all views of it are dropped.
         """
         if self.as_tuple:
             self._check_labels()
@@ -190,11 +190,11 @@ class MemmapDataset(Dataset[Any]):
 
     @property
     def _all_rows(self) -> Rows:
-        """The rows of the store that these are: int64[N]."""
+        """The store's rows of this dataset: int64[N]."""
         return self._store_rows(np.arange(len(self)))
 
     def _check_labels(self) -> None:
-        """Raise ValueError, in a loop over (image, target), if a row has no label: its target -1 would train on nothing."""
+        """Raise ValueError, in a loop over (image, target), if a row has no label: its target is -1, which is no class."""
         if self._unlabeled:
             raise ValueError(
                 f"{self.path}: targets is -1, no label, in {self._unlabeled:,} of {len(self):,} rows. Loop over"
@@ -222,7 +222,7 @@ class MemmapDataset(Dataset[Any]):
 
     @functools.cached_property
     def targets(self) -> list[Any]:
-        """The targets as a list, as ImageFolder has them; the tensor is `store.targets`."""
+        """The targets as a list, as in ImageFolder; the tensor is `store.targets`."""
         self._opened.check_rows(self._all_rows)
         targets: list[Any] = self._opened.columns(self._all_rows, ["targets"])["targets"].tolist()
         return targets
@@ -244,10 +244,10 @@ class MemmapDataset(Dataset[Any]):
         return str(self.path)
 
     def loader(self, path: str) -> Any:
-        """Return the image of a path in `samples` as `transform` is given it: uint8[C, H, W], or with as_pil a PIL image.
+        """Return the image of a path in `samples`, as `transform` gets it: uint8[C, H, W], or with as_pil a PIL image.
 
         Raises:
-            KeyError: no row came from there.
+            KeyError: no row has this path.
         """
         if path not in self._rows_by_path:
             raise KeyError(f"no row of {self.path} came from {path!r}. `samples` lists the paths.")
@@ -256,7 +256,7 @@ class MemmapDataset(Dataset[Any]):
 
     @functools.cached_property
     def _rows_by_path(self) -> dict[str, int]:
-        """The first row of each source."""
+        """The first row of each source, by path."""
         return {path: row for row, path in reversed(list(enumerate(self._opened.source_paths))) if path}
 
     def source(self, index: int) -> dict[str, Any]:
@@ -271,7 +271,7 @@ class MemmapDataset(Dataset[Any]):
     # -- parts, without copying a pixel
 
     def subset(self, rows: Index) -> MemmapDataset:
-        """Return a dataset of rows: positions, in this order, or a slice, or a boolean mask; no pixel is copied.
+        """Return a dataset of some rows, without copying pixels: positions in this order, a slice, or a boolean mask.
 
         Raises:
             IndexError: there is no such row.
@@ -283,7 +283,7 @@ class MemmapDataset(Dataset[Any]):
         return part
 
     def split(self, fraction: float, *, seed: int = 0, stratify: bool = False) -> tuple[MemmapDataset, MemmapDataset]:
-        """Split by seed into a random fraction, 0 to 1, and the rest, both in store order; stratify: each class alike.
+        """Split by seed into a random fraction, 0 to 1, and the rest, in store order; stratify: the same share of each class.
 
         Raises:
             ValueError: fraction is not inside (0, 1), or stratify without class targets.
@@ -318,7 +318,7 @@ class MemmapDataset(Dataset[Any]):
 
     @property
     def _is_by_row(self) -> bool:
-        """Return whether rows are changed one by one: not by one of our own transforms, which take batches."""
+        """Return whether rows are changed one by one: not by one of `reader.transforms`, which take batches."""
         has_own = type(self).__getitem__ is not MemmapDataset.__getitem__
         is_other = self.transform is not None and not self._is_ours
         return has_own or is_other or self.as_pil or self.target_transform is not None
@@ -329,7 +329,7 @@ class MemmapDataset(Dataset[Any]):
 
     @property
     def _takes_batches(self) -> bool:
-        """Return whether all that is done to rows is one of our own transforms."""
+        """Return whether one of `reader.transforms` is all that changes rows."""
         return self._is_ours and not self.as_pil and self.target_transform is None
 
     def _transformed(self, batch: Batch) -> Any:
@@ -355,7 +355,7 @@ class MemmapDataset(Dataset[Any]):
             return read if self._takes_batches else self._changed(read)
 
     def _changed(self, read: Any) -> Any:
-        """Call the dataset's transforms of single images and targets, or of one row."""
+        """Call the dataset's transforms with a single image and target, or with one row."""
         if not self.as_tuple:
             return read if self.transform is None else self.transform(read)
         image, target = read

@@ -27,7 +27,7 @@ def is_row(index: object) -> TypeGuard[SupportsIndex]:
 
 
 def checked_position(index: int, count: int, path: Path) -> int:
-    """Return a position in [0, count); from -count on it counts from the end.
+    """Return a position in [0, count); negative ones, from -count on, count from the end.
 
     Raises:
         IndexError: there is no such row.
@@ -62,7 +62,7 @@ def checked_positions(index: object, count: int, path: Path) -> Rows:
 
 
 def split_positions(count: int, fraction: float, *, seed: int, targets: list[int] | None = None) -> tuple[Rows, Rows]:
-    """Split positions [0, count) at random into fraction and the rest; with targets, each class by the same share.
+    """Split positions [0, count) at random into fraction and the rest; with targets, the same share of each class.
 
     Raises:
         ValueError: fraction is not inside (0, 1).

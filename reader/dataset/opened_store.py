@@ -1,7 +1,7 @@
 """An open store: maps its tensors and keeps its files open. Rows are copied from the mappings, or read from the files.
 
-Knows one store and rows of it; which of them make a dataset, and in what form they are given, is `dataset.py`'s. What
-batches are copied from is never handed out: views are of a second mapping, in which a user may change what he likes.
+Knows one store and its rows; `dataset.py` decides which rows make a dataset, and their form. The source of batches is never
+handed out: views are of a second mapping, which a user may change.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from reader.store import NEEDS_RAW, Batch, RaggedBatch, map_tensor, names_target
 
 
 class OpenedStore:
-    """One store with its files open: another store that takes its name later changes nothing.
+    """One store with its files open: a store that later takes its name changes nothing.
 
-    files: by tensor. pixels: the file of pixels, mapped: uint8[n]. table: what its rows are.
+    files: by tensor. pixels: the mapped file of pixels: uint8[n]. table: the table of its rows.
 
-    Of a remote store, path is its folder in the cache: pixels are read from `place` alone, and all that is given is a copy.
+    For a remote store, path is its folder in the cache: pixels are read only from `place`, and every result is a copy.
 
     Raises:
         StoreError: path is not a finished, undamaged store.
@@ -48,11 +48,11 @@ class OpenedStore:
     def __init__(self, path: Path, remote: Remote | None = None) -> None:
         self.path, self.remote = path, remote
         self._identity, is_one_store = identity(path / MANIFEST), False
-        # another store may take this one's name meanwhile: the rows of the one must not go with the targets of the other
+        # another store may take this one's name meanwhile: rows of one must not be paired with targets of the other
         while not is_one_store:
             try:
                 self._open()
-            except (StoreError, OSError):  # some files may be of one store and some of the other
+            except (StoreError, OSError):  # some files may be from one store and some from the other
                 if self._identity == identity(path / MANIFEST):
                     raise
             before, self._identity = self._identity, identity(path / MANIFEST)
@@ -60,7 +60,7 @@ class OpenedStore:
         m = self.manifest
         self.table, self._values = RowTable(m, path), RowValues(m)
         self._names = [name for name in m.tensors if name != "pixels"]
-        # what `check_rows` and `RowTable.layout` look at
+        # the columns that `check_rows` and `RowTable.layout` check
         self._checked = list(dict.fromkeys([*self._values.tensors, *self.table.located_by]))
 
     def _open(self) -> None:
@@ -74,7 +74,7 @@ class OpenedStore:
         self.pixels = self._arrays.get("pixels")
 
     def _mapped(self, name: str, path: Path) -> torch.Tensor:
-        """Map the file of a tensor, that of the pixels as uint8[n]."""
+        """Map the file of a tensor; that of the pixels as uint8[n]."""
         m = self.manifest
         shape = (self.file_bytes,) if name == "pixels" else (m.rows, *m.tensors[name].row_shape)
         return map_tensor(path, getattr(torch, m.tensors[name].dtype), shape)
@@ -105,7 +105,7 @@ class OpenedStore:
 
     @functools.cached_property
     def _views(self) -> dict[str, torch.Tensor]:
-        """The tensors behind all that users get as views: of a second mapping, which comes with the first of them.
+        """The tensors of users' views: of a second mapping, made for the first view.
 
         Raises:
             StoreError: rows are compressed.
@@ -117,10 +117,10 @@ class OpenedStore:
 
     @functools.cached_property
     def all_rows(self) -> Batch:
-        """All rows, as views; targets, content and shapes of all are checked before.
+        """All rows, as views, after a check of their targets, content and shapes.
 
         Raises:
-            StoreError: one is none of this store's; names the row.
+            StoreError: one is invalid in this store; names the row.
         """
         pixels = self._views["pixels"].view(self.manifest.pixel_shape)
         rows = np.arange(self.manifest.rows)
@@ -129,7 +129,7 @@ class OpenedStore:
         return store_of(self.manifest, self._views | {"pixels": pixels})
 
     def row(self, row: int) -> Batch:
-        """Return one row, without a batch dimension: a copy in memory of its own.
+        """Return one row, without a batch dimension: a copy in separate memory.
 
         Raises:
             StoreError: a file was cut short.
@@ -137,22 +137,22 @@ class OpenedStore:
         batch = self.gather(np.array([row]), own_memory)
         one: Any = row_of(batch, 0) if isinstance(batch, RaggedBatch) else batch[0]
         if isinstance(batch, RaggedBatch) and batch.mask_offsets is not None:
-            # torch pickles whole storages, and the mask is in that of the image
+            # torch pickles whole storages, and the mask is in the image's
             one.pixels, one.extras["masks"] = one.pixels.clone(), one.extras["masks"].clone()
         return one
 
     @functools.cached_property
     def has_pairs(self) -> bool:
-        """Whether rows are raw, on this disk, and a class is all that a loop gets beside the image: `pair` reads them."""
+        """Whether rows are raw, on this disk, and have a class as their only label: `pair` reads them."""
         m = self.manifest
         is_plain = m.target_kind == "class" and not names_targets(m)
         return self.remote is None and self.table.is_raw and is_plain
 
     def pair(self, row: int) -> tuple[torch.Tensor, int]:
-        """Return (uint8[C, H, W], class) of a row, a copy: the short way of `row`, where the store `has_pairs`.
+        """Return (uint8[C, H, W], class) of a row, a copy: a faster `row`, if the store `has_pairs`.
 
         Raises:
-            StoreError: a file was cut short, or the target or shape of the row is none of this store's.
+            StoreError: a file was cut short, or the target or shape of the row is invalid in this store.
         """
         self.check_files()
         m, largest = self.manifest, self.manifest.sides
@@ -174,18 +174,18 @@ class OpenedStore:
         return pixels.view(shape).movedim(-1, 0), target
 
     def slice(self, start: int, stop: int) -> Batch:
-        """Return rows [start, stop), at least one, as views of a mapping that batches are not copied from.
+        """Return rows [start, stop), at least one, as views of a mapping which is not the source of batches.
 
-        Of a remote store, and of compressed rows, a copy.
+        For a remote store, or compressed rows, it is a copy.
 
         Raises:
-            StoreError: a file was cut short. One that is cut later ends the process that reads the view (SIGBUS).
+            StoreError: a file was cut short. If it is cut later, the process that reads the view ends (SIGBUS).
         """
         rows = np.arange(start, stop)
         if not self.table.is_raw or self.remote is not None:
             return self.gather(rows, own_memory)
         self.check_files()
-        # as they are on disk: a user can write to a view
+        # from the disk: a user can write to a view
         columns = self.columns(rows, self._checked)
         self.check_rows(rows, columns)
         spans = self.table.layout(rows, columns).spans
@@ -212,12 +212,12 @@ class OpenedStore:
     def begin(
         self, rows: Rows, place: Place, memory: Memory, table: RowTable | None = None
     ) -> tuple[Batch, Copies | None]:
-        """Begin to bring rows from a place to memory, as `RowTable.begin` does, and check their values.
+        """Begin to read rows from a place into memory, as `RowTable.begin` does, and check their values.
 
-        table: of the rows at the place; None: as the store has them.
+        table: the table of the rows at the place; None: the store's.
 
         Raises:
-            StoreError: as `RowTable.begin`, or a value of a row is none of this store.
+            StoreError: as `RowTable.begin`, or a value of a row is invalid in this store.
         """
         self.check_files()
         columns = self.columns(rows, self._names)
@@ -226,15 +226,15 @@ class OpenedStore:
         return (table or self.table).begin(rows, columns, place, memory)
 
     def place(self) -> Place:
-        """Return the place of the pixels: a URL, the file, or its mapping, of which no page is mapped in a worker."""
+        """Return the place of the pixels: a URL, the file, or its mapping, which workers do not use."""
         if self.remote is not None:
             return InFile(self.remote)
-        # frames are read, not mapped: unpacked rows are much larger
+        # frames are read, not mapped: decoded rows are much larger
         is_read = not self.table.is_raw or get_worker_info() is not None
         return InFile(self.files["pixels"]) if is_read else self.in_memory()
 
     def in_memory(self) -> Place:
-        """Return the file of pixels, mapped. Who looks at it checks its size before, see `check_files`."""
+        """Return the file of pixels, mapped. Callers check its size before, see `check_files`."""
         assert self.pixels is not None
         return InMemory(self.pixels)
 
@@ -255,17 +255,17 @@ class OpenedStore:
         """Check that targets, content and shapes of rows are valid, before anything relies on them.
 
         Args:
-            columns: of these rows: a few microseconds; without them they are looked up.
+            columns: those of these rows, which takes a few microseconds; None: they are looked up.
 
         Raises:
-            StoreError: one is not: names the row; or a file was cut short.
+            StoreError: one is invalid, and the row is named; or a file was cut short.
         """
         if columns is None:
             self.check_files()
             columns = self.columns(rows, self._values.tensors)
         self._values.check(str(self.path), rows, {name: columns[name].numpy() for name in self._values.tensors})
 
-    # -- where rows come from: the lines of samples.jsonl, read when first asked for
+    # -- sources of rows: the lines of samples.jsonl, read at the first request
 
     @functools.cached_property
     def source_paths(self) -> list[str]:
@@ -276,7 +276,7 @@ class OpenedStore:
         """Return the line of one row without reading the full file.
 
         Raises:
-            StoreError: the store at its path is another one by now: its pixels stay open, this file does not.
+            StoreError: the store at its path was replaced: its pixels stay open, but this file does not.
         """
         root, blocks = self._with_samples(), self._blocks
         block = blocks[bisect.bisect_right(blocks, row, key=lambda each: each.start) - 1]
@@ -287,7 +287,7 @@ class OpenedStore:
         return read_blocks(self.path)
 
     def _with_samples(self) -> Path:
-        """Return the folder of the store, in which samples.jsonl is, once it is known to be the same store."""
+        """Return the folder of samples.jsonl, after a check that it is still the same store."""
         if self.remote is not None:
             self.remote.file(SAMPLES)
         elif (now := identity(self.path / MANIFEST)) != self._identity:
@@ -300,5 +300,5 @@ class OpenedStore:
 
 
 def _part(tensor: torch.Tensor, start: int, stop: int) -> torch.Tensor:
-    """Return a view of [start, stop) with a storage of just these bytes: torch pickles, copies and sends whole storages."""
+    """Return a view of [start, stop) with a storage of only these bytes: torch pickles, copies and sends whole storages."""
     return torch.from_numpy(tensor.numpy()[start:stop])

@@ -15,10 +15,10 @@ from reader.memory.places import Remote
 
 
 def store_path(path: str | os.PathLike[str], split: str | None) -> Path:
-    """Return the absolute path of a store, or of one of the stores in a folder, by its name.
+    """Return the absolute path of a store, or of the store of a split in a folder.
 
     Raises:
-        StoreError: there is no such split, or the splits have different classes: the same target would mean different ones.
+        StoreError: there is no such split, or the splits have different classes: a target would have two meanings.
     """
     root = Path(absolute_path(user_path(path)))
     if split is None:
@@ -47,8 +47,8 @@ def remote_store(
     """Return the store at a URL, or of one of its splits, through a cache; None if path is not a URL.
 
     Raises:
-        ValueError: a URL without a cache, a cache without a URL, or an argument is none.
-        StoreError: there is no store at the URL, or it cannot be had.
+        ValueError: a URL without a cache, a cache without a URL, or an argument is invalid.
+        StoreError: there is no store at the URL, or it cannot be read.
     """
     if not is_url(path):
         if cache is not None or cache_size is not None:
@@ -56,7 +56,7 @@ def remote_store(
         return None
     if cache is None:
         raise ValueError(f"{redacted(str(path))} needs cache=FOLDER, on a local disk, where its blocks are kept.")
-    # the one place that knows the room, so that others do without it
+    # the only import of this package, so that other programs do without it
     opened: Remote = importlib.import_module("reader.remote.store").RemoteStore(
         str(path) if split is None else f"{str(path).rstrip('/')}/{split}", cache, cache_size
     )

@@ -1,4 +1,4 @@
-"""Rows and batches on a CUDA device: pinned transfer on a side stream, stores resident there.
+"""Rows and batches on a CUDA device: pinned transfer on a side stream, resident stores.
 
 Never reads a file.
 """

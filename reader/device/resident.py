@@ -1,6 +1,6 @@
-"""Pixels of rows in a device's memory, unpacked and each once: a place that batches are gathered from there.
+"""Pixels of rows in a device's memory, decoded and each once: a place from which batches are gathered there.
 
-Knows neither orders nor columns, which travel as those of other batches. All of it runs on a CPU as well.
+Knows neither orders nor columns, which are copied as for other batches. All of it runs on a CPU as well.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16))
 class Resident:
     """Rows of a dataset on a device, each once.
 
-    table: what they are there. place: where.
+    table: their table there. place: their place.
 
     Raises:
         torch.OutOfMemoryError: the device has no room for them.
@@ -52,10 +52,11 @@ class OnDevice(Place):
         self.memory = memory
 
     def load(self, spans: Spans, places: Rows, memory: Memory) -> tuple[torch.Tensor, None]:
-        """Gather spans there, on the current stream and without waiting for the device.
+        """Gather spans on the device, on the current stream and without waiting for it.
 
-        Spans of one size are one index_select of rows of wide words. Those of their own sizes are one concatenation of slices:
-        CUDA copies the bytes of 128 of them by one kernel, with no index of bytes, which would take 8 times the batch's memory.
+        Spans of one size are gathered by one index_select of rows of wide words. Spans of their own sizes are one
+        concatenation of slices: a CUDA kernel copies 128 of them, without an index of bytes, which would take 8 times the
+        batch's memory.
 
         Raises:
             RuntimeError, torch.OutOfMemoryError: as `Place.load`.
@@ -73,14 +74,14 @@ class OnDevice(Place):
 
 
 def _recorded(memory: torch.Tensor) -> torch.Tensor:
-    """Keep memory from being reused before the current stream has finished its work: the loader may end earlier."""
+    """Keep memory from reuse before the current stream has finished its work: the loader may end earlier."""
     if memory.is_cuda:
         memory.record_stream(torch.cuda.current_stream(memory.device))
     return memory
 
 
 def _as_words(*tables: torch.Tensor) -> list[torch.Tensor]:
-    """View each uint8[N, size] as [N, K] of the widest integers that divide a row and that all are aligned to."""
+    """View each uint8[N, size] as [N, K] of the widest integers that fit the row size and the alignment of all."""
     for size, dtype in _WORDS:
         if all(t.shape[1] % size == 0 and t.data_ptr() % size == 0 for t in tables):
             return [t.view(dtype) for t in tables]

@@ -15,9 +15,9 @@ Nested = TypeVar("Nested")
 def to_device(nested: Nested, device: str | torch.device) -> Nested:
     """Move every tensor in a nest to a device; to CUDA non-blocking. Anything else passes through.
 
-    Walks dicts, lists, tuples, namedtuples and whatever else torch's pytree knows, such as a dataclass given to
-    `torch.export.register_dataclass`. Tensordicts, ImageBatches and PackedSequences are moved whole, to what their own `to` makes
-    of them. A tensor that is already there is returned unchanged.
+    Walks dicts, lists, tuples, namedtuples and all other types known to torch's pytree, such as a dataclass given to
+    `torch.export.register_dataclass`. Tensordicts, ImageBatches and PackedSequences are moved whole, by their own `to`. A
+    tensor that is already there is returned unchanged.
 
     Args:
         nested: tensors in dicts, lists, tuples and the like, to any depth.
@@ -29,7 +29,7 @@ def to_device(nested: Nested, device: str | torch.device) -> Nested:
     """
     target = torch.device(device)
     if is_cuda := target.type == "cuda":
-        # a tensordict keeps the device that it is given: "cuda" would be another one wherever the current device changes
+        # a tensordict keeps the given device: "cuda" would be another one when the current device changes
         target = torch.device("cuda", torch.cuda.current_device() if target.index is None else target.index)
 
     def moved(node: Any) -> Any:
@@ -40,5 +40,6 @@ def to_device(nested: Nested, device: str | torch.device) -> Nested:
 
 
 def _is_whole(node: object) -> bool:
-    # pytree would take both apart as tuples: the one's batch sizes must stay, the other would become a plain tuple
+    # pytree would take both apart as tuples: a PackedSequence's batch sizes must stay on the CPU, and a collection would lose
+    # its type
     return is_tensor_collection(node) or isinstance(node, PackedSequence)

@@ -1,6 +1,6 @@
 """Batches to a CUDA device: pinned copies on a side stream, each with an event, and the guards against races of streams.
 
-tests/device/test_transfer.py runs its logic on simulated streams that are as late as CUDA allows.
+tests/device/test_transfer.py runs it on simulated streams that are as late as CUDA allows.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _B = TypeVar("_B", bound=Batch)
 
-# Batches whose use the caller has launched and the device has not ended. Enough that a device never waits for the next
-# launch; each costs a batch of device memory, which a loop of few kernels a step would otherwise take by the hundred.
+# Batches whose work the caller has launched and the device has not finished. Enough that a device never waits for the next
+# launch. Each costs a batch of device memory; without a limit, a loop with few kernels a step would take hundreds.
 MOST_LAUNCHED = 8
-# Up to this size a tensor's values stay on the host for as long as it is on a device: row numbers do, pixels do not.
+# Up to this size, a tensor's values stay on the host while it is on a device: row numbers do, pixels do not.
 _KNOWN_BYTES = 256 << 10
 
 
@@ -33,7 +33,8 @@ class CudaCopier:
 
     Three hazards. A pinned slot must not be refilled before its copy has ended: its lease stays until the copy's event has
     passed. A device batch must not be reused while the caller's stream may read it: `DeviceBatch` records that stream. A
-    caller that launches work faster than the device does it would have ever more batches in use: the copier waits for it.
+    caller that launches work faster than the device finishes it would hold more and more batches: the copier waits for the
+    device.
     """
 
     def __init__(self, device: torch.device, *, depth: int) -> None:
@@ -45,10 +46,10 @@ class CudaCopier:
         """Start the copy of a pinned batch; returns at once, unless depth + 1 copies are in progress already.
 
         Raises:
-            RuntimeError: the device reports an error, of this copy or of what ran before.
+            RuntimeError: the device reports an error, from this copy or from earlier work.
             torch.OutOfMemoryError: the device has no room for the batch.
         """
-        # to wait makes a context too, on the device that is current
+        # waiting also makes a context, on the current device
         with cuda.device(self._device):
             while len(self._launched) > MOST_LAUNCHED:
                 self._launched.popleft().synchronize()
@@ -70,10 +71,10 @@ class CudaCopier:
     def drain(self) -> None:
         """Wait for all copies: only then may their pinned slots go back to a pool that outlives this object."""
         with cuda.device(self._device):
-            # also for copies of a batch that was never sent
+            # even for copies of a batch that was never sent
             end = sleeping_event()
             end.record(self._stream)
-            # batches stay meanwhile: the next epoch, in a thread of its own, would get their slots
+            # batches are kept until then: the next epoch, in its own thread, would get their slots
             end.synchronize()
             self._in_flight.clear()
 
@@ -87,7 +88,7 @@ class DeviceBatch:
     def __call__(self) -> Batch:
         """Return the batch, safe to use on the caller's current stream."""
         stream = cuda.current_stream(self._batch.pixels.device)
-        # all that was launched for the batches before
+        # all work launched for earlier batches
         before = sleeping_event()
         before.record(stream)
         self._launched.append(before)
@@ -98,7 +99,7 @@ class DeviceBatch:
 def entered(
     device: torch.device, source: Callable[_P, Generator[_T, None, None]]
 ) -> Callable[_P, Generator[_T, None, None]]:
-    """Return a source of the same groups for a new thread, whose current device is this one from its first CUDA call on.
+    """Return a source of the same groups for a new thread, which makes this device current before its first CUDA call.
 
     In a new thread device 0 is current: waiting for an event there would give it a context, some 500 MB, from every rank.
     """
@@ -114,7 +115,7 @@ def entered(
 
 
 def recorded(batch: _B) -> _B:
-    """Keep the memory of a batch from being reused before the current stream has finished its work; returns the batch."""
+    """Keep a batch's memory from reuse before the current stream has finished its work; returns the batch."""
     stream = cuda.current_stream(batch.pixels.device)
     for tensor in batch.values(True, True):
         tensor.record_stream(stream)
@@ -122,9 +123,9 @@ def recorded(batch: _B) -> _B:
 
 
 def send_batch(batch: Batch, device: torch.device) -> Batch:
-    """Copy each tensor of a batch without waiting; small ones are pinned on the way, in memory that torch keeps for that.
+    """Copy each tensor of a batch without waiting; small ones go through torch's own pinned memory.
 
-    The host remembers the values of small ones; memory that is pinned already is used again.
+    The host remembers the values of small ones; memory that is already pinned is reused.
     """
 
     def send(tensor: torch.Tensor) -> torch.Tensor:
@@ -140,16 +141,16 @@ def send_batch(batch: Batch, device: torch.device) -> Batch:
 
 
 def sleeping_event() -> cuda.Event:
-    """Make an event that a thread waits for asleep; by default it would spin, and take a core from the gathering."""
+    """Make an event that a thread waits for asleep; by default it would spin, and take a core from gathering."""
     return cuda.Event(blocking=True)
 
 
 @functools.cache
 def side_stream(device: torch.device) -> tuple[cuda.Stream, deque[cuda.Event]]:
-    """Return the stream on which all loaders of this process copy to a device, and the events of what their callers launched.
+    """Return the stream on which all loaders of this process copy to a device, and the events of their callers' launched work.
 
-    torch gives out 32 streams in turn, and its allocator keeps what was freed for the stream that it was allocated on: with a
-    new stream an epoch, device memory would grow for 32 epochs. Callers' threads append to the events, see `DeviceBatch`;
-    short epochs must not begin to count again.
+    torch gives out 32 streams in turn, and its allocator keeps freed memory for the stream that it was allocated on: with a
+    new stream per epoch, device memory would grow for 32 epochs. Callers' threads append to the events, see `DeviceBatch`.
+    Short epochs must not restart the count.
     """
     return cuda.Stream(device), deque()

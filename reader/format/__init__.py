@@ -1,4 +1,4 @@
 """The format of a store: manifest.json, meta.json, digests, and the lines beside them.
 
-Needs the standard library alone. Never maps a pixel and writes nothing.
+Needs only the standard library. Never maps a pixel and writes nothing.
 """

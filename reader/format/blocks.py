@@ -1,4 +1,4 @@
-"""The table of blocks of a manifest.json: a line each, parsed by its exact form, checked against the head."""
+"""The table of blocks of a manifest.json: one line per block, parsed by its exact form and checked against the head."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ _CRC32_STOP = 1 << 32
 class Block:
     """Rows that were committed together.
 
-    crc32 covers their bytes in pixels.memmap, of which they have size_bytes; samples_offset is where their first line starts in
-    samples.jsonl.
+    crc32 covers their size_bytes bytes in pixels.memmap; samples_offset is the start of their first line in samples.jsonl.
     """
 
     start: int
@@ -43,7 +42,7 @@ def read_blocks(out: str | os.PathLike[str]) -> list[Block]:
     """
     root = Path(out)
     path = root / MANIFEST
-    # one open file: another store may take the name of this one between its head and its blocks
+    # one open file: another store may take this one's name between reads of the head and the blocks
     with open_manifest(root) as file:
         manifest, begin = parse_manifest(file, path)
         file.seek(begin)
@@ -53,7 +52,7 @@ def read_blocks(out: str | os.PathLike[str]) -> list[Block]:
 
 
 def parse_content(content: bytes, path: Path) -> tuple[Manifest, list[Block]]:
-    """Parse the bytes of a manifest.json, head and blocks, with the checks of opening it; path names it in errors.
+    """Parse the bytes of a manifest.json, head and blocks, with all checks of opening it; path is for errors.
 
     Raises:
         StoreError: as `read_blocks`.
@@ -93,7 +92,7 @@ def _checked(file: IO[bytes], manifest: Manifest, path: Path) -> Iterator[Block]
 
 
 def _lines(file: IO[bytes], path: Path) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the numbers of each line, up to the "]" behind the last."""
+    """Yield the numbers of each line, up to the "]" after the last."""
     is_last = file.readline(_MOST_LINE_BYTES) != b"\n"
     while not is_last:
         line = file.readline(_MOST_LINE_BYTES)

@@ -27,7 +27,7 @@ def check_store(out: str | os.PathLike[str]) -> Manifest:
     """Read the manifest and compare every file's kind and size, and every meta.json, with it. Nothing is mapped or changed.
 
     Raises:
-        StoreError: names the file, its value and the value that was expected.
+        StoreError: names the file, its value and the expected value.
     """
     root = Path(out)
     manifest = read_manifest(root)
@@ -46,7 +46,7 @@ def _check_files(root: Path, manifest: Manifest) -> None:
         check_file(root / name, expected.size_bytes)
     for name, content in metadata_files(manifest).items():
         with error_path(root / name):
-            # the size is compared first, so that no larger file is read
+            # compares the size first, so that a larger file is not read
             is_right = manifest.files[name].size_bytes == len(content) and (root / name).read_bytes() == content
         if not is_right:
             raise StoreError(
@@ -61,7 +61,7 @@ def _check_files(root: Path, manifest: Manifest) -> None:
 def metadata_files(manifest: Manifest) -> dict[str, bytes]:
     """Return the meta.json files that tensordict 0.15 writes for this store: path -> bytes.
 
-    That is by `ImageBatch.memmap`, or `RaggedBatch.memmap` where rows have sizes of their own.
+    They are those of `ImageBatch.memmap`, or of `RaggedBatch.memmap` if rows have sizes of their own.
     """
     tensors = manifest.tensors
     top = {name: _tensor_meta(manifest.count(name), spec) for name, spec in tensors.items() if "/" not in name}
@@ -70,7 +70,7 @@ def metadata_files(manifest: Manifest) -> dict[str, bytes]:
         extras = {name: _tensor_meta(manifest.rows, spec) for name, spec in sorted(manifest.extras.items())}
         files[EXTRAS_META] = _tensordict_meta([manifest.rows], extras)
         top["extras"] = {"type": "TensorDict"}
-    # flat pixels have no dimension of rows, so neither has the whole
+    # flat pixels have no dimension of rows, and so the store has none
     files[TENSORS_META] = _tensordict_meta([] if manifest.is_flat else [manifest.rows], top)
     return files
 
@@ -78,8 +78,8 @@ def metadata_files(manifest: Manifest) -> dict[str, bytes]:
 def unlisted_files(root: Path, manifest: Manifest) -> Iterator[str]:
     """Yield paths, below root, of files that tensordict might load although the manifest does not list them.
 
-    That is everything in _tensordict, and an other.pickle beside it. What is elsewhere in the folder, such as a contact sheet,
-    is not part of the store and does no harm; nor do names that begin with a dot, which systems and NFS make.
+    These are all files in _tensordict, and an other.pickle beside it. Other files in the folder, such as a contact sheet, are
+    not part of the store and do no harm. Nor do names that begin with a dot, which systems and NFS make.
     """
     if os.path.lexists(root / PICKLED):
         yield PICKLED
@@ -99,7 +99,7 @@ def loadable_beside(root: Path) -> list[str]:
 def check_file(path: Path, size_bytes: int) -> None:
     """Raise StoreError unless path is a regular file of exactly size_bytes that may be read."""
     try:
-        # opened: of a closed file NFS gives attributes that are a minute old
+        # opened: NFS returns attributes of a closed file that are a minute old
         with retry_missing(path, lambda: open_regular(path)) as file:
             found = os.fstat(file.fileno()).st_size
     except PermissionError:

@@ -1,10 +1,10 @@
-"""Errors that a caller of reader may catch, each also a builtin, and those that one module of it raises for another."""
+"""Errors that a caller of reader may catch, each also a builtin; and the interrupt behind an error."""
 
 from __future__ import annotations
 
 
 class StoreError(ValueError):
-    """A folder is not a readable store; the message says what is wrong, what was expected and what to do."""
+    """A folder is not a readable store; the message names the error, the expectation and what to do."""
 
 
 class IncompleteStoreError(StoreError):
@@ -16,9 +16,9 @@ class MissingLibraryError(StoreError, ImportError):
 
 
 def interrupt_behind(error: BaseException | None) -> BaseException | None:
-    """Return the interrupt that an error is or was caused by, or None.
+    """Return the interrupt behind an error (the error itself, or its cause), or None.
 
-    Python's `Condition.wait` that Ctrl-C meets at the wrong moment ends in RuntimeError: release unlocked lock.
+    If Ctrl-C interrupts Python's `Condition.wait` at the wrong moment, it raises RuntimeError: release unlocked lock.
     """
     while isinstance(error, Exception):
         error = error.__context__

@@ -1,4 +1,4 @@
-"""Files and names as file systems really have them: errors that lack a path, remembered names, and sizes in words.
+"""Files and names on real file systems: errors without a path, cached names, and sizes in words.
 
 Imports only the standard library, and writes nothing.
 """
@@ -19,12 +19,12 @@ _T = TypeVar("_T")
 
 
 def user_path(path: str | os.PathLike[str]) -> str:
-    """Return a path that a user gives, ~ as the home folder, as torchvision's ImageFolder takes its root; ./~ is a name."""
+    """Return a user's path with ~ as the home folder, as torchvision's ImageFolder does with its root; ./~ is a name."""
     return os.path.expanduser(os.fspath(path))
 
 
 def plain_path(path: str | os.PathLike[str]) -> str:
-    """Return a path without . and ..; the part before a .. is resolved first, as it may be a symbolic link.
+    """Return a path without . and ..; the part before a .. is resolved first, since it may be a symbolic link.
 
     Example:
         >>> plain_path("./images/"), plain_path("../images")
@@ -44,7 +44,7 @@ def absolute_path(path: str | os.PathLike[str]) -> str:
 
 
 def identity(path: Path) -> tuple[int, int, int] | None:
-    """Return the identity of the file at this path, which differs for a replacement; None without a file."""
+    """Return the identity of the file at this path, which differs for a replacement; None if it is missing."""
     try:
         status = path.stat()
     except OSError:
@@ -54,7 +54,7 @@ def identity(path: Path) -> tuple[int, int, int] | None:
 
 @contextlib.contextmanager
 def error_path(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Add the path to an OSError of an open file, which knows only a descriptor."""
+    """Add the path to an OSError from an open file, which only has a descriptor."""
     try:
         yield
     except OSError as e:
@@ -85,7 +85,7 @@ def open_regular(path: Path, *, most_bytes: int | None = None) -> IO[bytes]:
 
 
 def is_allowed(path: str | os.PathLike[str], mode: int) -> bool:
-    """Return whether this user may use a file so, by os.R_OK, W_OK and X_OK."""
+    """Return whether this user has these permissions for a file: os.R_OK, W_OK, X_OK."""
     return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
@@ -97,13 +97,13 @@ def unreadable(path: str | os.PathLike[str]) -> StoreError:
 
 
 def refresh_names(path: Path) -> None:
-    """Make the next use of path look up its name, and those of the folders above, again.
+    """Make the next use of path look up its name, and the names of the folders above, again.
 
-    NFS trusts for up to a minute what a name stood for, or that it was missing; opening a folder asks its server.
+    NFS caches for up to a minute the file of a name, or that it was missing; opening a folder asks the server.
     """
     for folder in reversed(path.absolute().parents):
-        with contextlib.suppress(OSError):  # closed to us, or not there: the next use fails
-            # a pipe of that name would be waited for
+        with contextlib.suppress(OSError):  # no permission, or missing: the next use fails
+            # opening a pipe of that name would wait
             os.close(os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
 
 
@@ -117,7 +117,7 @@ def retry_missing(path: Path, use: Callable[[], _T]) -> _T:
 
 
 def size_text(size_bytes: int) -> str:
-    """Write a number of bytes for a person."""
+    """Format a number of bytes: "1.5 GB"."""
     for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size_bytes >= scale:
             return f"{size_bytes / scale:.1f} {unit}"

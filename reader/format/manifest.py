@@ -1,7 +1,7 @@
 """The fields of manifest.json, their checks, and its parser. `check.py` compares a folder with it.
 
-Specification: docs/FORMAT.md. Imports the standard library alone, so that `pack` and its workers read stores without torch; never
-maps or decodes a pixel, and writes nothing.
+Specification: docs/FORMAT.md. Imports only the standard library, so that `pack` and its workers read stores without torch.
+Never maps or decodes a pixel, and writes nothing.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ TOP_META, TENSORS_META, EXTRAS_META = "meta.json", "_tensordict/meta.json", "_te
 EXTRA_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 ITEM_BYTES = {"uint8": 1, "int32": 4, "int64": 8, "float32": 4, "float64": 8, "bool": 1}
 TARGET_DTYPES = {"class": "int64", "regression": "float32", "multi-hot": "float32"}
-# A line of samples.jsonl has all numbers of a row's target.
+# A line of samples.jsonl holds all numbers of a row's target.
 MOST_TARGETS = 1 << 24
-# Flat pixels are filled up to complete pages: they are read by pages, also past the page cache.
+# Flat pixels are padded to whole pages: they are read by pages, even past the page cache.
 PAGE_BYTES = 4096
-# numpy has arrays of up to 32 dimensions, of which one is that of rows
+# numpy has arrays of up to 32 dimensions, one of which is rows
 _MOST_DIMENSIONS = 30
 # 64 samples of a JPEG take 2 bits at least: no frame decodes to more than this for each of its bytes.
 MOST_JPEG_RATIO = 1 << 8
@@ -61,7 +61,7 @@ _BLOCKS_OPEN = b',\n  "blocks": ['
 _DIGEST_LINE = re.compile(rb',\n  "digest": "sha256:([0-9a-f]{64})"\n}\n')
 _DIGEST_LINE_BYTES = len(b',\n  "digest": "sha256:"\n}\n') + 64
 _READ_BYTES = 1 << 20
-# A million classes have 30 MB. A block has 8 MB of rows and 40 bytes here, so 1 GiB is that of 200 TB.
+# A million classes take 30 MB. A block has 8 MB of rows and takes 40 bytes here, so 1 GiB holds the blocks of 200 TB.
 _MOST_HEAD_BYTES = 128 << 20
 MOST_MANIFEST_BYTES = 1 << 30
 
@@ -89,7 +89,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class JpegRows:
-    """JPEG rows: their quality, 1 to 100, the bytes of all rows decoded, and the sum of squared errors."""
+    """JPEG rows: their quality, 1 to 100, the bytes of all decoded rows, and the sum of squared errors."""
 
     quality: int
     pixel_bytes: int
@@ -105,24 +105,24 @@ class JpegRows:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A parsed manifest.json, without its table of blocks (see `read_blocks`), which an opening reader does not need.
+    """A parsed manifest.json, without its table of blocks (see `read_blocks`), which opening does not need.
 
     Attributes:
-        rows, height, width, channels: the shape of the store; the largest height and width where rows have sizes of their own.
+        rows, height, width, channels: the shape of the store; the largest height and width if rows have sizes of their own.
         has_own_sizes: pixels is flat; offsets and shapes locate each row.
-        has_own_masks: each row, which has a size of its own, has its mask behind its pixels.
-        jpeg: of rows that are JPEGs; None: raw rows.
+        has_own_masks: rows have their own sizes, and each is followed by its mask.
+        jpeg: for JPEG rows; None: raw rows.
         target_kind, target_count: "class", "regression" or "multi-hot", and the K of targets[N, K]; None for classes.
         has_content: rows hold padding; content is the box of the image.
         extras: name of a further tensor -> its dtype and shape.
         classes: names of the classes, in the order of their numbers.
-        labels: how targets, classes and boxes were read, as far as options said it.
-        mask_values: all values of masks, rising; () if they are not recorded.
-        mean, std: of each channel, of pixels scaled to [0, 1], over the pixels that are image (padding left out).
-        inputs, rejected: how many were packed from, and how many of these became no row.
-        options, decoders: what shaped the pixels, and the libraries that decoded them.
+        labels: how targets, classes and boxes were read, as given by options.
+        mask_values: all values of masks, ascending; () if they are not recorded.
+        mean, std: per channel, of pixels scaled to [0, 1], without padding.
+        inputs, rejected: the number of inputs, and of those that became no row.
+        options, decoders: the options that shaped the pixels, and the libraries that decoded them.
         files: path in the store -> size and digest.
-        digest: "sha256:" and that of manifest.json.
+        digest: "sha256:" and the sha256 of manifest.json.
     """
 
     rows: int
@@ -164,7 +164,7 @@ class Manifest:
         if self.has_own_masks:
             specs["mask_offsets"] = TensorSpec("int64")
         if self.jpeg:
-            # the bytes [begin, end) of pixels.memmap that each row's frame has
+            # the bytes [begin, end) of each row's frame in pixels.memmap
             specs["frames"] = TensorSpec("int64", (2,))
         return specs | {f"extras/{name}": spec for name, spec in sorted(self.extras.items())}
 
@@ -178,12 +178,12 @@ class Manifest:
 
     @property
     def has_masks(self) -> bool:
-        """Whether rows have masks: in a tensor of their own, or behind their pixels."""
+        """Whether rows have masks: in a separate tensor, or after their pixels."""
         return self.has_own_masks or "masks" in self.extras
 
     @property
     def largest(self) -> tuple[int, int]:
-        """Height and width of a row, of rows with sizes of their own the most."""
+        """Height and width of a row; the largest if rows have sizes of their own."""
         return self.height, self.width
 
     @property
@@ -193,7 +193,7 @@ class Manifest:
 
     @property
     def sides(self) -> tuple[int, int, int]:
-        """Height, width and channels of a row, of rows with sizes of their own the most."""
+        """Height, width and channels of a row; the largest if rows have sizes of their own."""
         return self.height, self.width, self.channels
 
     @property
@@ -213,7 +213,7 @@ class Manifest:
         return self.has_own_sizes or self.jpeg is not None
 
     def count(self, name: str) -> int:
-        """Return the length of a tensor: N, but of flat pixels the bytes of their file."""
+        """Return the length of a tensor: N, or for flat pixels the bytes of their file."""
         return self.files[PIXELS].size_bytes if name == "pixels" and self.is_flat else self.rows
 
     @property
@@ -223,12 +223,12 @@ class Manifest:
 
     @cached_property
     def row_bytes(self) -> int:
-        """Bytes of the pixels of one row, of rows with sizes of their own on average, masks included."""
+        """Bytes of the pixels of one row, masks included; the mean if rows have sizes of their own."""
         return max(1, self.pixel_bytes // self.rows) if self.has_own_sizes else math.prod(self.sides)
 
     @property
     def batch_type(self) -> str:
-        """The class that tensordict's files name: the dotted path is part of the format, and never moves."""
+        """The class named in tensordict's files: the dotted path is part of the format, and never changes."""
         name = "CompressedRows" if self.jpeg else "RaggedBatch" if self.has_own_sizes else "ImageBatch"
         return f"<class 'reader.store.{name}'>"
 
@@ -258,7 +258,7 @@ def open_manifest(root: Path) -> IO[bytes]:
     """Open OUT/manifest.json.
 
     Raises:
-        StoreError: there is none, it is not a regular file, or may not be read.
+        StoreError: it is missing, is not a regular file, or may not be read.
     """
     path = root / MANIFEST
     try:
@@ -286,10 +286,10 @@ def parse_manifest(file: IO[bytes], path: Path) -> tuple[Manifest, int]:
 
 
 def manifest_of(head: Mapping[str, Any], digest: str = "") -> Manifest:
-    """Make a Manifest of the parsed head of a manifest.json, with all checks.
+    """Make a Manifest from the parsed head of a manifest.json, with all checks.
 
     Raises:
-        StoreError: a field is missing or malformed, two contradict each other, or the version is another.
+        StoreError: a field is missing or malformed, two contradict each other, or the version is unknown.
     """
     if head.get("format") != FORMAT_NAME:
         raise StoreError(f"the format is {brief(head.get('format'))}, expected {FORMAT_NAME!r}.")
@@ -373,7 +373,7 @@ def _is_shape(value: Json) -> bool:
 
 def _mask_values(head: Mapping[str, Any]) -> tuple[int, ...]:
     def is_rising(value: Json) -> bool:
-        """Whether this is a list of rising bytes."""
+        """Whether this is a list of ascending bytes."""
         is_of_bytes = type(value) is list and all(type(each) is int and 0 <= each <= 255 for each in value)
         return is_of_bytes and value == sorted({*value})
 
@@ -382,7 +382,7 @@ def _mask_values(head: Mapping[str, Any]) -> tuple[int, ...]:
 
 def _numbers(head: Mapping[str, Any], name: str) -> tuple[float, ...]:
     def are_numbers(value: Json) -> bool:
-        """Whether this is a list of a finite number a channel."""
+        """Whether this is a list of one finite number per channel."""
         return type(value) is list and len(value) == head["channels"] and all(map(is_number, value))
 
     expected = f"{head['channels']} finite numbers"
@@ -455,7 +455,7 @@ def _check_files(m: Manifest) -> None:
         raise StoreError(f"the manifest lists other files than {sorted(expected)}: {named}.")
     for name, spec in m.tensors.items():
         count, path = m.count(name), f"_tensordict/{name}.memmap"
-        # also where one side is 0: strides are products of the others
+        # even if a side is 0: strides are products of the others
         sides = [max(1, side) for side in (count, *spec.row_shape)]
         if math.prod(sides) * ITEM_BYTES[spec.dtype] > INT64_MOST:
             raise StoreError(f"the manifest says {name} of the shape {sides}, which is larger than any file.")
@@ -486,10 +486,10 @@ def _check_jpeg(m: Manifest, jpeg: JpegRows, size_bytes: int) -> None:
 def _read_head(file: IO[bytes], path: Path) -> tuple[Mapping[str, Any], str, int]:
     """Parse the part before the blocks and check the digest over all of the file, with the head and 1 MiB in memory at a time.
 
-    Returns the fields, the digest, and the byte behind the "[" of the blocks.
+    Returns the fields, the digest, and the byte after the "[" of the blocks.
 
     Raises:
-        StoreError: it was changed or cut short, is not JSON, or larger than any of ours.
+        StoreError: it was changed or cut short, is not JSON, or is too large.
     """
     digest, head, tail, begin, size_bytes = hashlib.sha256(), bytearray(), b"", -1, 0
     while chunk := file.read(_READ_BYTES):
@@ -500,7 +500,7 @@ def _read_head(file: IO[bytes], path: Path) -> tuple[Mapping[str, Any], str, int
             begin = head.find(_BLOCKS_OPEN, searched)
         if size_bytes > MOST_MANIFEST_BYTES or (begin < 0 and len(head) > _MOST_HEAD_BYTES):
             raise StoreError(f"{path} is larger than a manifest can be. Pack again.")
-        # the last line is kept apart: it is the digest of everything before it
+        # the last line is kept apart: it holds the digest of everything before it
         data = tail + chunk
         digest.update(data[:-_DIGEST_LINE_BYTES])
         tail = data[-_DIGEST_LINE_BYTES:]
@@ -519,7 +519,7 @@ def _read_head(file: IO[bytes], path: Path) -> tuple[Mapping[str, Any], str, int
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Refuse a key that comes twice: of two readers one would take the first, the other the second."""
+    """Refuse a repeated key: two readers might take different values."""
     fields = dict(pairs)
     if len(fields) != len(pairs):
         raise ValueError("a key comes twice in one object")
@@ -531,7 +531,7 @@ def _no_number(name: str) -> NoReturn:
 
 
 def _no_manifest(root: Path) -> StoreError:
-    """Describe a folder without a manifest, as an error."""
+    """Return the error that describes a folder without a manifest."""
     children = [name for name in ROLES if (root / name / MANIFEST).is_file()]
     if children and not is_stage(root):
         return StoreError(f"{root} holds {len(children)} stores. Open one of them: {root / children[0]}")

@@ -1,7 +1,7 @@
 """Checks of row values by the manifest: classes in the list, content inside the row, shapes inside the pixels.
 
-It is given arrays of numpy and imports none. They grow with the rows, so opening does not read them: a reader checks those of a
-batch, `pack verify` and commands that write stores check all.
+It takes numpy arrays, but does not import numpy. The values grow with the rows, so opening does not read them: a reader
+checks those of a batch; `pack verify` and commands that write stores check all.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from reader.format.errors import StoreError
 from reader.format.manifest import MOST_JPEG_RATIO, Manifest, TensorSpec
 from reader.format.values import INT32_MOST
 
-# An array of numpy, which this package does not import.
+# A numpy array; this package does not import numpy.
 Array: TypeAlias = Any
-# A JPEG of noise at quality 100 has 1.6 times the bytes of the row, and 620 of tables.
+# A JPEG of noise at quality 100 has 1.6 times the bytes of the row, and 620 bytes of tables.
 _MOST_TIMES, _MOST_BEYOND = 4, 4096
 
 
 class RowValues:
-    """Checks the values of rows of one store, by their names in its manifest."""
+    """Checks the row values of one store, by their names in its manifest."""
 
     def __init__(self, manifest: Manifest) -> None:
-        # tensor -> the name of a value, its least and its most
+        # tensor -> the name of a value, its minimum and its maximum
         self._ranges = dict(_ranges(manifest))
         self._has_content, self._height, self._width = manifest.has_content, manifest.height, manifest.width
         self._has_shapes, self._channels = manifest.has_own_sizes, manifest.channels
 
     @property
     def tensors(self) -> list[str]:
-        """The tensors that have rules, but for the offsets, which `wrong_extents` checks."""
+        """The tensors with rules, except the offsets, which `wrong_extents` checks."""
         return [*self._ranges, *["content"] * self._has_content, *["shapes"] * self._has_shapes]
 
     def wrong_row(self, columns: Mapping[str, Array]) -> tuple[int, str] | None:
@@ -50,16 +50,16 @@ class RowValues:
 
         Args:
             where: the path of the store.
-            rows: int64[n], the store's rows that the columns hold.
+            rows: int64[n], the rows of the columns in the store.
 
         Raises:
-            StoreError: names the first row that is wrong.
+            StoreError: names the first invalid row.
         """
         if (found := self.wrong_row(columns)) is not None:
             raise _error(where, int(rows[found[0]]), found[1])
 
     def check_targets(self, where: str, start: int, targets: Array) -> None:
-        """Check the targets of the rows from start on alone; raises StoreError as `check`."""
+        """Check only targets, of the rows from start on; raises StoreError as `check`."""
         if "targets" in self._ranges and (found := self._outside("targets", targets)) is not None:
             raise _error(where, start + found[0], found[1])
 
@@ -93,7 +93,7 @@ def wrong_extents(offsets: Array, shapes: Array, mask_offsets: Array | None, siz
 
     Args:
         offsets: int64[n]. shapes: int32[n, 3]. mask_offsets: int64[n] or None.
-        size_bytes: of the pixels.
+        size_bytes: size of the pixels.
     """
     sides = shapes.astype("int64")
     areas = sides[:, 0] * sides[:, 1]
@@ -114,9 +114,9 @@ def wrong_frames(frames: Array, sizes: Array, size_bytes: int) -> Array:
     """Return which rows have frames that are not in the file, or cannot hold the row, bool[n].
 
     Args:
-        frames: int64[n, 2], the start and stop byte of each.
-        sizes: int64[n], bytes of each row, decoded.
-        size_bytes: of the file of frames.
+        frames: int64[n, 2], the start and stop byte of each frame.
+        sizes: int64[n], bytes of each decoded row.
+        size_bytes: size of the file of frames.
     """
     begins, ends = frames[:, 0], frames[:, 1]
     wrong = (begins < 0) | (ends <= begins) | (ends > size_bytes)
@@ -138,7 +138,7 @@ def _ranges(manifest: Manifest) -> Iterator[tuple[str, tuple[str, int, int]]]:
 
 
 def has_boxes(manifest: Manifest) -> bool:
-    """Return whether a store has boxes, as --boxes packs them: extras of these names may also be a user's own columns."""
+    """Return whether a store has boxes, as packed by --boxes: extras of these names may also be a user's columns."""
     specs = [manifest.extras.get(name) for name in ("boxes", "box_targets", "box_count")]
     count = specs[0].row_shape[0] if specs[0] and specs[0].row_shape else 0
     return specs == [TensorSpec("float32", (count, 4)), TensorSpec("int64", (count,)), TensorSpec("int32", ())]
@@ -151,11 +151,11 @@ def _error(where: str, row: int, what: str) -> StoreError:
 
 
 def _first(wrong: Array) -> int:
-    """Return the first of n positions at which any value is wrong: bool[n, ...] -> n."""
+    """Return the first of n positions with a wrong value: bool[n, ...] -> n."""
     return int(wrong.reshape(len(wrong), -1).any(axis=1).argmax())
 
 
 def _listed(values: Array) -> str:
-    """Write a number, or the first few of several."""
+    """Format a number, or the first few of several."""
     first = values.reshape(-1)[:4].tolist()
     return str(first[0]) if values.ndim == 0 else f"{first}"

@@ -1,4 +1,4 @@
-"""The lines of samples.jsonl, one a row, as a reader uses them: the source of a row."""
+"""The lines of samples.jsonl, one per row, for a reader: the source of a row."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ MOST_LINE_BYTES = 64 << 20
 
 
 def read_line(out: Path, begin: int, number: int, row: int) -> dict[str, Any]:
-    """Return a raw line of samples.jsonl: the number-th from a byte on, at which a row's line begins.
+    """Return a raw line of samples.jsonl: line `number`, from 0, after byte `begin`, where a line begins.
 
     Raises:
-        StoreError: there is no such line, or it is no object with a path.
+        StoreError: there is no such line, or it is not an object with a path.
     """
     with error_path(out / SAMPLES), open_regular(out / SAMPLES) as file:
         file.seek(begin)
@@ -34,7 +34,7 @@ def read_source_paths(out: Path, manifest: Manifest) -> list[str]:
     """Return the path of each row's source.
 
     Raises:
-        StoreError: a line is no object with a path, or there are not as many as rows.
+        StoreError: a line is not an object with a path, or there are not as many as rows.
     """
     with error_path(out / SAMPLES), open_regular(out / SAMPLES) as file:
         paths: list[str] = [_parsed(out, row, line)["path"] for row, line in enumerate(_lines(file))]

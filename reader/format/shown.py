@@ -1,7 +1,7 @@
-"""Text from a store or an input, as a person may see it: control characters escaped, credentials of URLs left out.
+"""Text from a store or an input, made safe to show: control characters escaped, credentials of URLs left out.
 
-What a stranger wrote must not move the cursor, clear the screen, or turn the order of the letters round; and names that are not
-UTF-8 must not end the command that shows them.
+Untrusted text must not move the cursor, clear the screen, or reverse the order of letters. Names that are not UTF-8 must not
+crash the command that shows them.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import re
 import reprlib
 
 # C0, DEL and C1 (ESC and CSI are among them); soft hyphens, marks and overrides of direction, invisible operators, tags; line and
-# paragraph separators; lone surrogates, as names that are not UTF-8 have them. Joiners (U+200C, U+200D) are letters' own.
+# paragraph separators; lone surrogates, as in names that are not UTF-8. Joiners (U+200C, U+200D) belong to letters.
 _HIDDEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
 _HIDDEN_BUT_LINES = re.compile(_HIDDEN.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
 
-# user:secret@ in front of a host, with one slash where pathlib has seen the URL; behind the next slash an @ is a path's
+# user:secret@ before a host, with one slash if pathlib has handled the URL; after the next slash, an @ belongs to the path
 _USER = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]+)(:/{1,3})([^/?#\s\"'@]*(?:@[^/?#\s\"'@]*)*)@")
 # schemes of Azure, where container@account is no secret
 _CONTAINERS = ("abfs", "abfss", "wasb", "wasbs")
@@ -47,12 +47,12 @@ def shown(text: str, most: int = 0) -> str:
 
 
 def shown_lines(text: str) -> str:
-    """Return text as `shown` does, but keep its line feeds and tabs: it was joined from shown pieces."""
+    """Return text as `shown` does, but keep its line feeds and tabs: it was joined from `shown` pieces."""
     return _HIDDEN_BUT_LINES.sub(_escaped, text)
 
 
 def brief(value: object) -> str:
-    """Return a value of a store as Python writes it, in some 60 characters however large it is."""
+    """Return the repr of a store's value, cut to some 60 characters."""
     return shown(_BRIEF.repr(value), most=4 * _BRIEF_CHARACTERS)
 
 
@@ -69,7 +69,7 @@ def redacted(text: str) -> str:
 def _without_user(match: re.Match[str]) -> str:
     scheme, slashes, user = match.groups()
     is_container = scheme.lower() in _CONTAINERS and ":" not in user
-    # behind file:/// a name is a folder's
+    # after file:/// a name is a folder's
     return match[0] if is_container or (scheme.lower() == "file" and slashes == ":///") else f"{scheme}{slashes}***@"
 
 

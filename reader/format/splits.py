@@ -1,6 +1,6 @@
-"""Roles of splits by their names, and the folders of stores in the making.
+"""Roles of splits by their names, and the folders of unfinished stores.
 
-Imports only the standard library, and opens nothing.
+Imports only the standard library, and opens no file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ROLES = {
     **dict.fromkeys(("test", "testing"), 2),
 }
 
-# A file in the folder of a store while it is packed; and the end of that folder's name, beside OUT.
+# The working folder in a store's folder while it is packed; and the suffix of that folder, beside OUT.
 FOLDER = ".packing"
 
 
@@ -25,12 +25,12 @@ def staging_path(out: Path) -> Path:
 
 
 def is_stage(folder: Path) -> bool:
-    """Return whether OUT is packed in a folder, or below it: finished stores in it may not belong together yet."""
+    """Return whether OUT is being packed in a folder, or below it: finished stores in it may not belong together yet."""
     return any(os.path.isdir(stage / FOLDER) for stage in (folder / FOLDER, *([folder] * folder.name.endswith(FOLDER))))
 
 
 def stages(root: Path) -> list[Path]:
-    """Name the folders in which the store at root may be in the making: itself, or of OUT, or of the split of an OUT."""
+    """List the folders where the store at root may be unfinished: itself, or the stage of OUT, or of the split of an OUT."""
     own = root if root.name else root.absolute()
     places = [root]
     if own.name:

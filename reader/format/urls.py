@@ -1,4 +1,4 @@
-"""The distinction of URLs and paths, for both packages. Knows no scheme by name, and opens nothing."""
+"""Distinguishes URLs from paths, for both packages. Knows no scheme by name, and opens nothing."""
 
 from __future__ import annotations
 

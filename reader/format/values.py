@@ -1,4 +1,4 @@
-"""Checked access to values of JSON objects, one function a kind; `what` begins the sentence of an error."""
+"""Checked access to values of JSON objects, one function per kind; `what` begins the message of an error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Json: TypeAlias = Any
 
 INT64_MOST = (1 << 63) - 1
 INT32_MOST = (1 << 31) - 1
-# Options, decoders and labels are a few levels of lists and objects deep.
+# Options, decoders and labels are nested a few levels deep.
 _MOST_LEVELS = 8
 
 
@@ -22,11 +22,11 @@ def value_in(what: str, entries: Json, name: str, holds: Callable[[Json], bool],
     """Return the value of a key.
 
     Args:
-        what: entries are, to begin a sentence with: "the manifest".
-        holds: whether a value is of the kind that `expected` says in words.
+        what: the name of entries, which begins a message: "the manifest".
+        holds: whether a value is of the kind that `expected` describes.
 
     Raises:
-        StoreError: entries are no object, lack the key, or its value is of another kind.
+        StoreError: entries are not an object, lack the key, or its value is of another kind.
     """
     if type(entries) is not dict:
         raise StoreError(f"{what} is {brief(entries)}, expected an object.")
