@@ -230,7 +230,7 @@ def test_images_that_exif_turns_are_counted(tmp_path: Path, capsys: pytest.Captu
         photo(40, 30, n).save(tmp_path / "images" / f"{n}.png", exif=exif)
     pack(tmp_path / "images", tmp_path / "out", fit="none", workers=1)
     assert run(["compare", str(tmp_path / "images"), str(tmp_path / "out")]) == 0
-    assert "2 of these images are turned upright in b, as EXIF says; ImageFolder leaves" in capsys.readouterr().out
+    assert "Images turned upright in b by EXIF: 2. ImageFolder leaves" in capsys.readouterr().out
 
 
 def test_the_command_names_a_split_that_is_no_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,7 +52,5 @@ def compare(images: str, out: str, rows: int, output: Output) -> int:
         for split, report in found.items():
             say(f"a is {images}, b is {stores[split]}\n{report}")
             if turned[split]:
-                say(
-                    f"{turned[split]} of these images are turned upright in b, as EXIF says; ImageFolder leaves them as they are"
-                )
+                say(f"Images turned upright in b by EXIF: {turned[split]}. ImageFolder leaves them as they are.")
     return EXIT_FAILED if any(report.differences for report in found.values()) else 0
