@@ -1,4 +1,4 @@
 """Holds `MemmapLoader`, its thread that prepares batches, and the choice of a place for their rows.
 
-Which rows a batch takes, `reader.planning` says. Knows nothing of the bench, and never changes a pixel itself.
+`reader.planning` decides the rows of each batch. Knows nothing about the bench, and never changes a pixel itself.
 """

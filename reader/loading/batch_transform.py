@@ -1,6 +1,6 @@
-"""Calls the transform of a batch, gives the result the loop's form, and decides which thread does so.
+"""Calls the transform of a batch, converts the result to the loop's form, and chooses the thread for that.
 
-Knows neither which rows come, nor where they are read from.
+Knows neither the order of rows, nor their place.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from reader.transforms.composition import apply_in_turn, flattened
 
 
 class PendingBatch(NamedTuple):
-    """A batch that the caller's thread finishes: the feeder's result, or the copy that it has started.
+    """A batch for the caller's thread to finish: the feeder's result, or the copy that it has started.
 
-    start: position of its first row in the epoch. rows: int64[B], of the store, for an error of a step.
+    start: position of its first row in the epoch. rows: int64[B], its rows in the store, for errors.
     """
 
     made: object
@@ -32,16 +32,16 @@ class PendingBatch(NamedTuple):
 
 
 class BatchTransform:
-    """Runs the transform of an epoch's batches, partly in the feeder, and gives the result the caller's form.
+    """Runs the transform of an epoch's batches, partly in the feeder, and converts the result to the caller's form.
 
-    `in_feeder` runs in the thread that gathers batches, `in_caller` in the caller's. On the CPU, leading steps of this package
-    run in the feeder; a program's own may draw from generators that its training uses too. The steps of a batch for a CUDA device
-    run in the caller's thread, on its stream.
+    `in_feeder` runs in the thread that gathers batches, `in_caller` in the caller's. On the CPU, leading steps of this
+    package run in the feeder; a program's own steps may share generators with its training. The steps of a batch for a CUDA
+    device run in the caller's thread, on its stream.
 
     Args:
-        plan: of the epoch.
-        transform: of the epoch.
-        threads: that steps run on, on the CPU.
+        plan: plan of the epoch.
+        transform: transform of the epoch.
+        threads: threads for steps on the CPU.
         on_device: batches are sent to a CUDA device between `in_feeder` and `in_caller`.
     """
 
@@ -57,10 +57,10 @@ class BatchTransform:
         steps = [] if transform is None else flattened([transform])
         count = 0 if on_device else len(list(itertools.takewhile(_may_run_in_feeder, steps)))
         self._first, self._rest = steps[:count], steps[count:]
-        # whether something is left to do in the caller's thread
+        # whether some work is left for the caller's thread
         self.is_left = on_device or bool(self._rest)
         self._dataset, self._epoch, self._seed = plan.dataset, plan.number, plan.seed
-        # somebody may ask a batch what its random numbers depend on
+        # whether a transform or the caller may read the batch's origin
         self._is_seen = transform is not None or not as_tuple
         self._is_marked_last = self._is_seen and (on_device or not self._first)
         self._threads, self._as_tuple = threads, as_tuple
@@ -71,7 +71,7 @@ class BatchTransform:
         return self._run(self._first, self._with_origin(batch, start), batch.rows) if self._first else batch
 
     def in_caller(self, item: PendingBatch) -> object:
-        """Run the other steps, on the batch's device, and give the result its form."""
+        """Run the other steps on the batch's device, and convert the result."""
         result, start, rows = item
         if isinstance(result, DeviceBatch):
             result = result()
@@ -84,7 +84,7 @@ class BatchTransform:
         return result
 
     def _with_origin(self, batch: Batch, start: int) -> Batch:
-        """Set the batch's origin, if a transform or the caller may look at it."""
+        """Set the batch's origin, if a transform or the caller may read it."""
         return with_origin(batch, epoch=self._epoch, position=start, seed=self._seed) if self._is_seen else batch
 
     def _run(self, steps: list[Transform], result: object, rows: torch.Tensor | None) -> object:
@@ -100,12 +100,12 @@ class BatchTransform:
 
 
 def _may_run_in_feeder(transform: object) -> bool:
-    """Return whether a transform and all that it calls are of this package: those use no generator of the process."""
+    """Return whether a transform and all that it calls are from this package: those use no generator of the process."""
     return all(map(_is_of_reader, _with_inner(transform)))
 
 
 def _with_inner(transform: object) -> Iterator[object]:
-    """Yield a transform and, if it is of this package, all transforms that it calls."""
+    """Yield a transform and, if it is from this package, all transforms that it calls."""
     yield transform
     if _is_of_reader(transform):
         for each in getattr(transform, "transforms", []):

@@ -1,7 +1,7 @@
 """Gathers the batches of a pass in the feeder's thread, from a file, its mapping or memory read ahead, and sends them on.
 
-Batches are in leased buffers, pinned where they are copied to a CUDA device. A generator that waits at a yield keeps its locals
-alive: none of them may hold a batch there, or one more buffer than needed is in use.
+Batches are in leased buffers, pinned if they are copied to a CUDA device. A generator that waits at a yield keeps its locals
+alive: if one held a batch, an extra buffer would be in use.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ from reader.planning.ranks import ranks_here
 from reader.rows import Rows, Steps
 from reader.store import Batch
 
-# Read ahead from a disk at a time in shuffle="block", twice in memory: a whole window; less where memory is short.
+# Bytes per read ahead from a disk in shuffle="block", twice in memory: a whole window; less if memory is short.
 WINDOW_AHEAD_BYTES = 256 << 20
-# In other orders three batches of 256 rows of 224 x 224 keep the disk busy; one does not. More costs time: memory that is read
-# into the first time has page faults.
+# In other orders three batches of 256 rows of 224 x 224 keep the disk busy; one does not. More costs time: the first read
+# into memory has page faults.
 STREAM_AHEAD_BYTES = 128 << 20
 # Smaller stores are warm after a few page faults.
 SMALL_STORE_BYTES = 32 << 20
 
 RESIDENCIES = ("auto", "cache", "disk", "gpu")
 
-# The share of free memory that a store may take as page cache: the rest is for the training program.
+# The share of free memory for a store in the page cache: the rest is for the training program.
 _CACHE_SHARE = 0.8
-# A share of pages below this is a cold store.
+# A store with a smaller share of pages in the cache is cold.
 _WARM = 0.95
-# Kinds of devices in whose memory rows may stay.
+# Kinds of devices whose memory may hold rows.
 ROW_DEVICES = ("cuda",)
 
 
 class Gathering:
     """Gathers batches of a dataset's store, and sends them to a device.
 
-    residency: the name of the place that rows are read from.
+    residency: the name of the rows' place.
 
     Args:
-        device: the target of batches.
-        asked: the residency that is asked for; "auto" asks free memory.
-        prefetch: batches that are gathered ahead.
+        device: the device of batches.
+        asked: the requested residency; "auto" depends on free memory.
+        prefetch: batches to gather ahead.
 
     Raises:
-        ValueError: there is no such residency, or the device holds no rows.
-        StoreError: the store is damaged, or another one by now.
+        ValueError: there is no such residency, or the device cannot hold rows.
+        StoreError: the store is damaged, or was replaced.
     """
 
     def __init__(self, dataset: MemmapDataset, device: torch.device, asked: str, *, prefetch: int) -> None:
@@ -73,7 +73,7 @@ class Gathering:
         self.residency, self._resident = asked, Resident(dataset, device) if asked == "gpu" else None
         self._dataset, self._device, self._prefetch = dataset, device, prefetch
         self.pool = BufferPool(keep=prefetch + 2, pinned=device if device.type == "cuda" else None)
-        # memory that rows are read to from a disk; it stays from one epoch to the next
+        # memory for reads from a disk, kept from epoch to epoch
         self._ahead_pool: BufferPool | None = None
 
     def _place(self, plan: EpochPlan) -> Place:
@@ -88,12 +88,12 @@ class Gathering:
         if not past_cache and (is_small or system.cached_share(store.pixel_path()) >= _WARM):
             return store.in_memory()
         order = plan.order()
-        # free memory is shared by all ranks of this host
+        # all ranks of this host share free memory
         room = system.available_bytes() // ranks_here()
         most = WINDOW_AHEAD_BYTES if order.is_in_blocks else STREAM_AHEAD_BYTES
         chunk_bytes = int(min(most, room * AHEAD_SHARE))
         if self._ahead_pool is None:
-            # idle buffers have room for two chunks and for the batches that wait
+            # idle buffers have room for two chunks and for the waiting batches
             keep_bytes = 2 * min(chunk_bytes, len(self._dataset) * manifest.row_bytes)
             self._ahead_pool = BufferPool(keep=self._prefetch + 2, keep_bytes=keep_bytes)
         return ReadAhead(
@@ -111,7 +111,7 @@ class Gathering:
         self, plan: EpochPlan, steps: Iterator[Steps], transform: BatchTransform
     ) -> Generator[Group, None, None]:
         """Yield the batches of a pass, in groups; a PendingBatch is left for the caller's thread to finish."""
-        # slots in all: of the copies in progress, depth + 1, of the batch that is sent next, and of that behind it
+        # slots in total: depth + 1 for copies in progress, one for the next batch to send, and one for the batch after it
         depth = max(0, self._prefetch - 1)
         copier = CudaCopier(self._device, depth=depth) if self._device.type == "cuda" else None
         place = self._place(plan)
@@ -120,7 +120,7 @@ class Gathering:
             current = self._begin_next(further, place, transform, copier)
             while current is not None:
                 groups, is_complete = current
-                # the copies of the next group run while this one is waited for
+                # the next group is copied while this one is waited for
                 following = None if is_complete else self._begin_next(further, place, transform, copier)
                 yield from groups
                 current = self._begin_next(further, place, transform, copier) if is_complete else following
@@ -132,9 +132,9 @@ class Gathering:
     def _begin_next(
         self, further: Iterator[Steps], place: Place, transform: BatchTransform, copier: CudaCopier | None
     ) -> tuple[Iterator[Group], bool] | None:
-        """Begin to bring the batches of the next steps; returns them, and whether they are there; None at the end.
+        """Begin to read the batches of the next steps; returns them, and whether they are complete; None at the end.
 
-        An error comes when they are taken: behind the batches before them.
+        An error is raised when they are taken: after the batches before them.
         """
         try:
             steps = next(further, None)
@@ -147,7 +147,7 @@ class Gathering:
         return _finished(batches, copies, steps, transform, copier), copies is None
 
     def begin(self, groups: list[Rows], place: Place) -> tuple[deque[Batch], Copies | None]:
-        """Begin to bring a group of batches from a place to one leased buffer, and cut it; None: they are there."""
+        """Begin to read a group of batches from a place into one leased buffer, and cut it; None: they are complete."""
         store = self._dataset._opened
         rows = groups[0] if len(groups) == 1 else np.concatenate(groups)
         table = None if self._resident is None else self._resident.table
@@ -155,7 +155,7 @@ class Gathering:
         return deque(parted(batch, [len(g) for g in groups])), copies
 
     def clear(self) -> None:
-        """Free unused buffers, those of crops and floats too."""
+        """Free unused buffers, including those of crops and floats."""
         self.pool.clear()
         self._ahead_pool = None
         compiled.release()
@@ -169,7 +169,7 @@ def _failed(error: Exception) -> Iterator[Group]:
 def _finished(
     batches: deque[Batch], copies: Copies | None, steps: Steps, transform: BatchTransform, copier: CudaCopier | None
 ) -> Iterator[Group]:
-    """Wait for the pixels of a group and yield it, ready for the caller or on its way to the device."""
+    """Wait for the pixels of a group and yield it, ready for the caller or under way to the device."""
     items: list[object] = []
     if copies is not None:
         copies.wait()
@@ -180,11 +180,11 @@ def _finished(
             item = PendingBatch(item if copier is None else copier.send(item), start, batch.rows)
             items.append(item if transform.is_left else transform.in_caller(item))
     except Exception:
-        # a transform that raises does not take the batches before it along
+        # yield earlier batches before the error of a transform
         if items:
             yield _emptied(items, steps.positions)
         raise
-    # a generator that waits at its yield must hold no batch
+    # a generator that waits at a yield must hold no batch
     del batch, item
     yield _emptied(items, steps.positions)
 

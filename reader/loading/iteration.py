@@ -1,4 +1,4 @@
-"""One pass over a loader's batches: a feeder thread makes groups of them ahead, the caller's thread takes and finishes them."""
+"""One pass over a loader's batches: a feeder thread prepares groups ahead, the caller's thread takes and finishes them."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from typing_extensions import TypeVar
 from reader.loading.batch_transform import BatchTransform, PendingBatch
 from reader.planning.epochs import Progress
 
-# What a loop gets.
+# An item of the loop, without its position.
 Given = TypeVar("Given", default=tuple[torch.Tensor, torch.Tensor])
 # An item of the loop, with the global position after it.
 LoopItem = tuple[Any, int]
 Group = list[LoopItem]
 
-# So often a feeder that waits for room looks whether its iteration, or the program, has ended.
+# A feeder that waits for room checks at this interval whether its iteration, or the program, has ended.
 _LOOK_SECONDS = 0.1
 
 
 class Iteration(Generic[Given]):
     """Iterates over the batches of one pass, and keeps its progress up to date.
 
-    The feeder thread ends with its source, and when the iteration is closed or collected. An error comes behind the batches
-    that were made before it. A batch counts as taken when the caller gets it: after Ctrl-C, the loader's state is that of the
-    last one, from which the rest of the epoch comes.
+    The feeder thread ends with its source, and when the iteration is closed or collected. An error is raised after the
+    earlier batches. A batch counts as taken when the caller gets it: after Ctrl-C, the loader's state is that of the last
+    batch, from which the rest of the epoch continues.
 
     Args:
-        source: makes the groups, in a thread of its own unless prefetch is 0.
-        transform: its steps that are left run in the caller's thread.
-        prefetch: groups that wait at most.
+        source: makes the groups, in a separate thread unless prefetch is 0.
+        transform: its remaining steps run in the caller's thread.
+        prefetch: the most groups that wait.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Iteration(Generic[Given]):
             try:
                 self._feeder.start()
             except BaseException:
-                # Ctrl-C: a thread that begins only as the interpreter ends would abort it in torch's code
+                # Ctrl-C: a thread that starts while the interpreter exits would abort it in torch's code
                 self._stopped.set()
                 raise
 
@@ -66,7 +66,7 @@ class Iteration(Generic[Given]):
     def __next__(self) -> Given:
         before = self._progress.position, self._progress.is_over
         try:
-            # kept here: another thread may close the loader meanwhile
+            # a local reference: another thread may close the loader meanwhile
             if not (group := self._group):
                 group = self._group = deque(self._next_group())
             item, position = group.popleft()
@@ -78,13 +78,13 @@ class Iteration(Generic[Given]):
             self._progress.finished = not self._stopped.is_set()
             raise
         except BaseException:
-            # the batch was not given: it comes again in a pass from the state
+            # the caller did not get the batch: it comes again in a pass from the state
             self._progress.position, self._progress.is_over = before
             self._end(StopIteration())
             raise
 
     def close(self) -> None:
-        """End the thread; who waits for a batch gets a RuntimeError."""
+        """End the thread; a waiting caller gets a RuntimeError."""
         self._end(RuntimeError("the loader was closed while it was iterated. Iterate over it again."))
 
     def _next_group(self) -> Group:
@@ -98,19 +98,19 @@ class Iteration(Generic[Given]):
         group = self._ready.get()
         if not isinstance(group, BaseException):
             return group
-        # all that comes behind the end
+        # all later items are the end
         self._put_end(group if isinstance(group, RuntimeError) and self._stopped.is_set() else StopIteration())
         try:
             raise group
         finally:
-            del group  # else error and frame hold each other, and with them the batch that failed
+            del group  # else error and frame refer to each other, and keep the failed batch
 
     def _end(self, error: BaseException) -> None:
-        """End the thread and drop the waiting batches; every later request raises error."""
+        """End the thread and drop the waiting batches; every later request raises the error."""
         self._stopped.set()
         self._group = deque()
         if self._feeder is None:
-            # a thread that is in it gets its group, and the error behind it
+            # another thread inside it gets its group, then the error
             with contextlib.suppress(ValueError):
                 self._source.close()
         else:
@@ -121,13 +121,13 @@ class Iteration(Generic[Given]):
         self._put_end(error)
 
     def _put_end(self, error: BaseException) -> None:
-        """Put the end that all later waits meet, unless another thread has closed the loader meanwhile."""
+        """Put the end for all later waits, unless another thread has closed the loader meanwhile."""
         with contextlib.suppress(queue.Full):
             self._ready.put_nowait(error)
 
 
 def _feed(source: Generator[Group, None, None], ready: queue.Queue[Any], stopped: threading.Event) -> None:
-    """Put the groups of a source, then its error or the end, until nobody wants more."""
+    """Put the groups of a source, then its error or the end, until the iteration is stopped."""
     if stopped.is_set():
         return
     last: BaseException = StopIteration()
@@ -136,16 +136,16 @@ def _feed(source: Generator[Group, None, None], ready: queue.Queue[Any], stopped
             if not _put(ready, group, stopped):
                 break
             del group
-    except BaseException as e:  # it belongs to the caller
+    except BaseException as e:  # raised in the caller's thread
         last = e
     finally:
-        # free its memory before the end shows
+        # free its memory before the end is visible
         source.close()
     _put(ready, last, stopped)
 
 
 def _put(ready: queue.Queue[Any], what: object, stopped: threading.Event) -> bool:
-    """Wait for room; returns whether there was some before the iteration or the program ended."""
+    """Wait for room; returns False if the iteration or the program ended first."""
     while not stopped.is_set() and threading.main_thread().is_alive():
         with contextlib.suppress(queue.Full):
             ready.put(what, timeout=_LOOK_SECONDS)

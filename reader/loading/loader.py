@@ -1,9 +1,9 @@
 """`MemmapLoader`: batches of a store in a given order, gathered ahead by one background thread, on the CPU or a CUDA device.
 
-The feeder thread, one an iterator, computes rows, gathers them into leased buffers, runs our transforms on the CPU, and begins
-copies to a device on a side stream. The caller's thread takes batches from the queue in `Iteration`, makes its own stream wait
-for the copy, and runs what is left: the program's functions, and on CUDA all steps. With prefetch=0 the caller's thread does it
-all.
+The feeder thread, one per iterator, computes rows and gathers them into leased buffers. It runs `reader.transforms` on the
+CPU, and begins copies to a device on a side stream. The caller's thread takes batches from the queue in `Iteration`, makes
+its own stream wait for the copy, and runs the remaining steps: the program's functions, and on CUDA all steps. With
+prefetch=0 the caller's thread does everything.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from reader.rows import Rows
 from reader.system import available_cpus
 from reader.transforms.random import integer
 
-# Smaller batches are gathered and queued in groups of this size: what each costs besides its copy, Python and thread
-# switching, is more than the copy of 8 rows of 224 x 224. Epochs in batches of 8 such rows reach 26, 47, 51 and 63 thousand
-# images/s in groups of 1, 4, 8 and 16 MiB, and their first batch comes after 2, 6, 8 and 11 ms (medians of 3 runs in turns).
+# Smaller batches are gathered and queued in groups of this size: the overhead of a batch, Python and thread switching, is
+# more than the copy of 8 rows of 224 x 224. Epochs in batches of 8 such rows reach 26, 47, 51 and 63 thousand images/s in
+# groups of 1, 4, 8 and 16 MiB, and their first batch comes after 2, 6, 8 and 11 ms (medians of 3 runs in turns).
 BATCH_GROUP_BYTES = 8 << 20
-# A group is queued when all of it is ready: smaller if batches are first transformed on the CPU or sent to a device.
+# A group is queued when all of it is ready: so it is smaller if batches are transformed on the CPU or sent to a device.
 TRANSFORMED_GROUP_BYTES = 1 << 20
 
-# The most batches gathered ahead, each with memory of its own: enough to hide any pause; a mistyped number would take all memory.
+# The most batches gathered ahead, each with its own memory: enough to hide any pause. A typo would take all memory.
 _MOST_AHEAD = 1024
 
 
@@ -45,39 +45,41 @@ class MemmapLoader(Generic[Given]):
 
     Args:
         dataset: a MemmapDataset, or a subset of one; also torch's Subset.
-        batch_size: rows a batch and rank.
+        batch_size: rows per batch and rank.
         shuffle: False (store order), "full" (a permutation of all rows), "block" (blocks in random order, mixed in a window),
             True ("full" for a local store of up to 64 GiB of pixels, else "block"; `repr` shows the choice).
-        seed: with the epoch, fixes the order. None: drawn from torch's global generator when the loader is made, as DataLoader
-            does; 0 under several ranks.
-        drop_last: leave out the last, short batch. Without it ranks share that batch evenly, and fill it up with the epoch's
-            first rows, so that all have the same number of steps.
-        pad: False gives each row of the last step to one rank alone, for evaluation: some ranks then have one row less there, or
-            one step less.
+        seed: determines the order, with the epoch. None: drawn from torch's global generator when the loader is created, as
+            in DataLoader; 0 with several ranks.
+        drop_last: leave out the last, short batch. Else ranks share that batch evenly, filled up with the epoch's first rows,
+            so that all have the same number of steps.
+        pad: False gives each row of the last step to one rank only, for evaluation: some ranks then have one row less there,
+            or one step less.
         weights: float[N]; rows are drawn with replacement in proportion.
-        sampler: any torch Sampler of rows, or BatchSampler of lists, arrays or tensors of rows, or a list of either; it then
-            decides order and ranks, as DistributedSampler does. Its batches are not changed.
-        transform: called with each ImageBatch on the device, with any as_tuple. A returned ImageBatch becomes the tuple; any
+        sampler: any torch Sampler of rows, or BatchSampler of lists, arrays or tensors of rows, or a list of either; it
+            decides order and ranks, like DistributedSampler. Its batches are not changed.
+        transform: called with each ImageBatch on the device, for any as_tuple. A returned ImageBatch becomes the tuple; any
             other result goes to the loop. None: the dataset's. On the CPU, leading `reader.transforms` steps run in the
-            background thread; later steps, and all on CUDA, in the caller's, on its stream. May be replaced between epochs.
-        device: of batches; "cuda" copies from pinned memory on a side stream.
+            background thread. Later steps, and all steps on CUDA, run in the caller's thread, on its stream. May be replaced
+            between epochs.
+        device: device of batches; "cuda" copies from pinned memory on a side stream.
         prefetch: batches gathered ahead, 1024 at most, small ones in groups; 0 gathers in the caller's thread.
-        rank, world_size: default to those of torch.distributed, or of the variables RANK and WORLD_SIZE, else 0 and 1. They are
-            asked for again when an epoch begins, so that a loader may be created before init_process_group.
+        rank, world_size: default to those of torch.distributed, or of the variables RANK and WORLD_SIZE, else 0 and 1. They
+            are read again when an epoch begins, so that a loader may be created before init_process_group.
         residency: the source of rows. "cache": the mapped file; an epoch that begins with most of it not in the page
             cache reads it as "disk" does. "disk": large reads ahead in the epoch's order, for stores larger than memory;
             shuffle "block" makes them sequential. "gpu": the dataset's rows in the device's memory, gathered there. "auto":
             "cache" if the rows fit in free memory, else "disk".
-        as_tuple: the loop gets (images uint8[B, C, H, W], targets), of rows with sizes of their own a list of images; with
-            boxes or masks (images, dict by name). False: an ImageBatch, or a RaggedBatch of rows with sizes of their own.
+        as_tuple: the loop gets (images uint8[B, C, H, W], targets), with a list of images if rows have sizes of their own, or
+            with boxes or masks (images, dict by name). False: an ImageBatch, or a RaggedBatch if rows have sizes of their
+            own.
 
-    A batch is a copy that belongs to the caller: kept, it is never overwritten, nor is its group's memory freed; dropped, its
-    memory is reused. Each `iter` starts the next epoch, unless `set_epoch` or `load_state_dict` said otherwise. Not for several
-    threads at once.
+    A batch is a copy that belongs to the caller. While it is kept, it is never overwritten, nor is its group's memory freed;
+    once dropped, its memory is reused. Each `iter` starts the next epoch, unless `set_epoch` or `load_state_dict` was called.
+    Not for several threads at once.
 
     Raises:
-        ValueError: arguments that contradict each other or the dataset; rows without a label in a loop over tuples;
-            there is no such rank, or nothing is left to it.
+        ValueError: arguments contradict each other or the dataset; rows without a label in a loop over tuples; there is no
+            such rank, or no rows are left for it.
 
     Examples:
         >>> from pixpack import MemmapDataset
@@ -187,7 +189,7 @@ class MemmapLoader(Generic[Given]):
         source: Callable[[], Generator[Group, None, None]] = functools.partial(
             self._gathering.groups, plan, plan.steps(plan.items(), group_bytes), transform
         )
-        # with prefetch=0 it runs in the caller's thread, whose device is not ours to change
+        # with prefetch=0 it runs in the caller's thread, whose current device must not change
         source = entered(self.device, source) if is_sent and self.prefetch else source
         iteration: Iteration[Given] = Iteration(self._epochs.progress, source(), transform, prefetch=self.prefetch)
         self._iterations.add(iteration)
@@ -206,7 +208,7 @@ class MemmapLoader(Generic[Given]):
         self._gathering.clear()
 
     def rows(self, epoch: int, step: int) -> Rows:
-        """Return which rows of `dataset` this rank takes in a step of an epoch, int64[B]; both count from 0. Reads no row.
+        """Return the rows of `dataset` for this rank in a step of an epoch, int64[B]; both count from 0. Reads no row.
 
         Raises:
             IndexError: the epoch has no such step.
@@ -221,7 +223,7 @@ class MemmapLoader(Generic[Given]):
         return next(plan.batches(plan.items())).positions
 
     def set_epoch(self, epoch: int) -> None:
-        """Start this epoch, 0 or more, at the next `iter`, also in a sampler; a loaded state in this epoch is resumed.
+        """Start this epoch, 0 or more, at the next `iter`, even of a sampler; a loaded state in this epoch is resumed.
 
         Raises:
             ValueError: epoch is not 0 or more.
@@ -229,14 +231,14 @@ class MemmapLoader(Generic[Given]):
         self._epochs.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the loop, after the last batch that the caller got, as a few integers."""
+        """Return the loop's position, after the caller's last batch, as a few integers."""
         return self._epochs.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from a state at the next `iter`, with its seed; batch_size and world size may differ from those that it has.
+        """Resume from a state at the next `iter`, with its seed; batch_size and world size may differ from the state's.
 
         Raises:
-            ValueError: the state is of another store, subset or order, or of another seed than the loader was given.
+            ValueError: the state is from another store, subset or order, or from another seed than the loader's.
         """
         self._epochs.load_state_dict(state)
 
@@ -249,10 +251,10 @@ def _checked(name: str, value: int, least: int, most: int | None = None) -> int:
 
 
 def _mapped(dataset: object) -> MemmapDataset:
-    """Return a MemmapDataset, also of the rows of torch's Subset, which random_split gives."""
+    """Return a MemmapDataset, also for torch's Subset, which random_split returns."""
     if isinstance(dataset, MemmapDataset):
         return dataset
-    # a class of a program's own may do something to each sample
+    # a program's own class may change each sample
     if isinstance(dataset, Subset) and type(dataset).__getitem__ is Subset.__getitem__:
         return _mapped(dataset.dataset).subset(dataset.indices)
     raise ValueError(f"dataset is a {type(dataset).__name__}, expected a MemmapDataset or a subset of one.")
@@ -269,7 +271,7 @@ def _batch_transform(dataset: MemmapDataset, transform: Transform | None) -> Tra
 
 
 def _cuda_or_cpu(device: str | torch.device) -> torch.device:
-    """Return the device that batches are put on; "cuda" is the current one."""
+    """Return the device of batches; "cuda" is the current one."""
     if str(device).partition(":")[0] not in ("cpu", "cuda"):
         raise ValueError(f"device is {device!r}, expected cpu or cuda.")
     chosen = torch.device(device)

@@ -1,4 +1,4 @@
-"""Places of the bytes of rows: memory, a file, or a URL. A place knows no row."""
+"""Places of the bytes of rows: memory, a file, or a URL. A place knows no rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reader.memory.spans import Bytes, Read, Spans, begin_copy, reads_of
 from reader.memory.threads import Copies
 from reader.rows import Rows, Steps
 
-# Gives uint8[size_bytes].
+# Returns uint8[size_bytes].
 Memory = Callable[[int], torch.Tensor]
 
 
@@ -21,32 +21,32 @@ class ByteReader(Protocol):
     """Reads bytes of pixels: from a file, or a store at a URL, whose blocks are fetched first."""
 
     def read(self, memory: memoryview, reads: Sequence[Read], /) -> None:
-        """Bring bytes to their places in memory."""
+        """Read bytes to their places in memory."""
 
 
 class Remote(ByteReader, Protocol):
-    """A store at a URL, as `reader.remote` reads it through a folder on a local disk.
+    """A store at a URL, which `reader.remote` reads through a folder on a local disk.
 
-    root: that folder, with the store's files but its pixels.
+    root: that folder, with all files of the store except its pixels.
     """
 
     root: Path
     manifest: Manifest
 
     def file(self, name: str) -> Path:
-        """Return the path of a file that opening does not need, now that it is there."""
+        """Return the path of a file that opening does not need, after it is fetched."""
 
     def place(self, plan: Any) -> Place:
-        """Return the place of a pass's rows, by its `EpochPlan`, whose module imports this one."""
+        """Return the place of a pass's rows; plan: an `EpochPlan`, whose module imports this one."""
 
 
 class Place:
     """A place of a file's bytes."""
 
     def load(self, spans: Spans, places: Rows, memory: Memory) -> tuple[torch.Tensor, Copies | None]:
-        """Begin to bring spans to their places in uint8[n], which is complete when the copies, if any, were waited for.
+        """Begin to read spans to their places in uint8[n], which is complete after a wait for the copies, if any.
 
-        That is in memory that is asked for, or that the place has read them into.
+        The result is in memory from `memory`, or in memory that the place has already read them into.
 
         Raises:
             StoreError, OSError: as `read`.
@@ -55,10 +55,10 @@ class Place:
         return pixels, self.read(spans, pixels, places)
 
     def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> Copies | None:
-        """Begin to bring spans to their places in out, uint8[n], contiguous; None: they are there.
+        """Begin to read spans to their places in out, uint8[n], contiguous; None: they are complete.
 
         Raises:
-            StoreError: a file was cut short, or something cannot be had.
+            StoreError: a file was cut short, or a block cannot be fetched.
             OSError: a file cannot be read; names it.
         """
         raise NotImplementedError
@@ -72,7 +72,7 @@ class Place:
 
 
 class InMemory(Place):
-    """A file that is mapped: uint8[n]."""
+    """A mapped file: uint8[n]."""
 
     def __init__(self, memory: Bytes) -> None:
         self._memory = memory
@@ -83,7 +83,7 @@ class InMemory(Place):
 
 
 class InFile(Place):
-    """A place that the calling thread reads: a file, or a store at a URL, of which no block is fetched that holds no span."""
+    """A place that the calling thread reads: a file, or a store at a URL, from which only blocks with spans are fetched."""
 
     def __init__(self, file: ByteReader) -> None:
         self._file = file

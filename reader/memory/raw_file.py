@@ -1,8 +1,8 @@
 """Files read without mapping them: any bytes through the page cache, and spans of pixels by several large reads at once.
 
-Spans are read past the page cache where asked and possible, by way of a little memory that stays in the caches, and copied from
-there to wherever they go; large parts of one span are read straight there by the compiled part. A disk is handed the pages of
-memory that it reads to one by one, and a virtual one copies to them. Knows files, offsets and blocks of a disk; `read_ahead.py`
+Spans are read past the page cache if requested and possible, into a small buffer that stays in the CPU's caches, and copied
+from there to their places. The compiled part reads large parts of one span directly to their place. A disk gets the pages of
+memory to read into one by one, and a virtual disk copies to them. Knows files, offsets and blocks of a disk; `read_ahead.py`
 decides which bytes are read when.
 """
 
@@ -25,17 +25,17 @@ from reader.memory.spans import Bytes, Piece, Read, Spans, laid_out, merged, pie
 from reader.memory.threads import Copies, kept, on_threads
 from reader.rows import Rows
 
-# Read from a disk and copied at a time: little enough to be in the caches still when it is copied, and a huge page, which small
-# pages do not replace. Each thread that reads keeps this much.
+# Bytes read from a disk and copied at a time: few enough to be still in the caches for the copy, and one huge page, which
+# small pages do not replace. Each reading thread keeps a buffer of this size.
 STAGED_READ_BYTES = 2 << 20
 
 # Reads of 150 kB in random order need a deep queue; reads in order do not.
 READERS = 32
 # Reading through a gap this small costs less than another read.
 GAP_BYTES = 128 << 10
-# O_DIRECT wants offset, length and memory at multiples of the disk's logical block: 512 bytes, on some disks 4096.
+# O_DIRECT needs offset, length and memory at multiples of the disk's logical block: 512 bytes, on some disks 4096.
 _BLOCKS = (512, 4096)
-# Small reads are handed to a thread in groups of this many bytes, so that the handing over costs little.
+# Small reads go to a thread in groups of this many bytes, so that passing them costs little.
 _TASK_BYTES = 1 << 20
 
 _OPEN_FILES = Path("/proc/self/fd")
@@ -44,8 +44,8 @@ _OPEN_FILES = Path("/proc/self/fd")
 class Targets(NamedTuple):
     """The targets of spans of a file in memory.
 
-    table: int64[S, 4] first byte, size, number of the memory and place in it, sorted by the first byte; spans that follow each
-        other there and in memory are one.
+    table: int64[S, 4] first byte, size, number of the memory and place in it, sorted by the first byte; spans that are
+        contiguous in both are one.
     memories: uint8[n] each.
     """
 
@@ -58,7 +58,7 @@ class Targets(NamedTuple):
         places, sizes = laid_out(spans.sizes), np.array([len(memory) for memory in memories], np.int64)
         which = np.searchsorted(laid_out(sizes), places, side="right") - 1
         order = np.argsort(spans.begins, kind="stable")
-        # as if a byte were between two memories: spans of both do not follow each other
+        # as if a byte were between two memories, so that spans of both are not joined
         spans, places = merged(Spans(*(each[order] for each in spans)), (places + which)[order])
         firsts = laid_out(sizes + 1)
         which = np.searchsorted(firsts, places, side="right") - 1
@@ -74,7 +74,7 @@ class Targets(NamedTuple):
         for begin, size, which, place in self.table[first:stop].tolist():
             a, b = max(begin, start), min(begin + size, end)
             if a < b:
-                # releases the interpreter, as slices of memoryviews do not
+                # releases the GIL, unlike slices of memoryviews
                 np.copyto(self.memories[which][place + a - begin : place + b - begin], piece[a - start : b - start])
 
 
@@ -83,14 +83,14 @@ class RawFile:
 
     Args:
         path: the file.
-        past_cache: leave nothing in the page cache, of `read_pieces` alone. Read past it (O_DIRECT) where the file system allows;
-            elsewhere the cache is asked to drop what was read.
+        past_cache: `read_pieces` leaves nothing in the page cache. It reads past the cache (O_DIRECT) if the file system
+            allows it; otherwise it asks the cache to drop the bytes.
 
-    align: whole blocks of so many bytes are read.
+    align: reads are in whole blocks of this many bytes.
     """
 
     def __init__(self, path: Path, *, past_cache: bool) -> None:
-        # a path through an open file's descriptor says nothing to a person
+        # a path through an open file's descriptor would be unreadable in errors
         self.path = path.resolve() if path.parent == _OPEN_FILES else path
         self._descriptor, self.align = _open_direct(path) if past_cache else (-1, 1)
         self._forget = past_cache and self._descriptor < 0 and hasattr(os, "posix_fadvise")
@@ -99,22 +99,22 @@ class RawFile:
                 self._descriptor = os.open(path, os.O_RDONLY)
             except OSError as e:
                 raise self._named(e) from e
-            if hasattr(os, "posix_fadvise"):  # the sizes of reads are ours, no read-ahead by the system
+            if hasattr(os, "posix_fadvise"):  # this code chooses the sizes of reads: no read-ahead by the system
                 os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         self.close = weakref.finalize(self, os.close, self._descriptor)
 
     @property
     def opened(self) -> Path:
-        """A path that opens this very file again, also after another one has taken its name.
+        """A path that opens this very file again, even after another one has taken its name.
 
         Raises:
-            StoreError: the file is gone from its server (NFS); or this system has no such paths, and the name is another
-                file's by now.
+            StoreError: the file is gone from its server (NFS); or this system has no such paths, and another file has taken
+                the name.
         """
         if _OPEN_FILES.is_dir():
             path = _OPEN_FILES / str(self._descriptor)
             try:
-                os.close(os.open(path, os.O_RDONLY))  # so that its server is asked
+                os.close(os.open(path, os.O_RDONLY))  # asks its server
             except OSError as e:
                 raise self._named(e) from e
             return path
@@ -123,17 +123,17 @@ class RawFile:
         return self.path
 
     def read(self, memory: memoryview, reads: Sequence[Read]) -> None:
-        """Bring bytes to their places in memory, through the page cache; of a file that is not read past it.
+        """Read bytes to their places in memory, through the page cache; only for a file that is not read past it.
 
         Raises:
-            StoreError: the file ends before, or is gone from its server (NFS).
+            StoreError: the file ends early, or is gone from its server (NFS).
             OSError: it cannot be read; names it.
         """
         for start, size, place in reads:
             self._fill(memory[place : place + size], start, size)
 
     def read_pieces(self, pieces: Sequence[Piece], targets: Targets) -> None:
-        """Read pieces of the file, each of `STAGED_READ_BYTES` at most, and copy the spans in them; raises as `read`."""
+        """Read pieces of the file, each at most `STAGED_READ_BYTES`, and copy the spans in them; raises as `read`."""
         staging = _staging()
         if (read_spans := span_reader()) is not None:
             table = np.array(pieces, np.int64)
@@ -154,7 +154,7 @@ class RawFile:
                 os.posix_fadvise(self._descriptor, start, size, os.POSIX_FADV_DONTNEED)
 
     def check_size(self, expected: int) -> None:
-        """Raise StoreError if the file has no longer this many bytes: mapped ones that are gone end the process (SIGBUS)."""
+        """Raise StoreError if the file no longer has this size: access to missing mapped bytes ends the process (SIGBUS)."""
         try:
             size_bytes = os.fstat(self._descriptor).st_size
         except OSError as e:
@@ -165,7 +165,7 @@ class RawFile:
             )
 
     def _named(self, error: OSError) -> Exception:
-        # on NFS a file that another host has replaced is gone for those who have it open here
+        # on NFS, a file that another host has replaced is gone for processes that have it open here
         return self._replaced() if error.errno == errno.ESTALE else OSError(error.errno, error.strerror, str(self.path))
 
     def _replaced(self) -> StoreError:
@@ -175,7 +175,7 @@ class RawFile:
         return StoreError(f"{self.path} ends at byte {end}: it was cut short while it was read. Copy the store again.")
 
     def _fill(self, memory: memoryview, offset: int, needed: int) -> None:
-        """Read into memory from an offset on: at least the needed bytes, since the last block of a file may be short."""
+        """Fill memory from a file offset: at least the needed bytes, since the last block of a file may be short."""
         done = 0
         while done < needed:
             try:
@@ -188,9 +188,9 @@ class RawFile:
 
 
 def begin_reads(file: RawFile, spans: Spans, memories: Sequence[Bytes]) -> Copies:
-    """Begin to read spans of a file, in any order and some twice, by large reads in the order of the file, several at once.
+    """Begin to read spans of a file, in any order and possibly repeated, by large concurrent reads in file order.
 
-    They go one after the other to memories, uint8[n], each of which has whole spans.
+    They go one after the other into memories, uint8[n], each with whole spans.
     """
     targets = Targets.from_spans(spans, memories)
     pieces = pieces_of(runs_of(spans, GAP_BYTES), STAGED_READ_BYTES, file.align)
@@ -212,7 +212,7 @@ def _tasks(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
 
 
 def _staging() -> Bytes:
-    """Return memory of this thread to read a piece to, the same each time; it begins at a block of any disk."""
+    """Return this thread's memory for a piece, the same each time; it is aligned to blocks of any disk."""
     size_bytes = -(-STAGED_READ_BYTES // _BLOCKS[-1]) * _BLOCKS[-1]
     memory: Bytes | None = getattr(kept, "staging", None)
     if memory is None or len(memory) != size_bytes:

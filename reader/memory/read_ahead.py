@@ -1,7 +1,7 @@
 """Reads spans of one file ahead of their use: large reads in file order, several at once, no page faults.
 
-Spans that will be asked for one after the other are read together as a chunk, into the memory of the steps that they belong to,
-while those of the chunk before are handed out. Knows files and spans; who asks for which rows is the plan of the caller.
+Spans of successive steps are read together as a chunk, into the memory of their steps, while those of the previous chunk are
+handed out. Knows files and spans; the caller's plan chooses the rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from reader.memory.spans import Bytes, Spans, begin_copy, joined, laid_out
 from reader.memory.threads import Copies
 from reader.rows import Rows, Steps
 
-# The share of free memory of one chunk that is read ahead from a disk; two of them are in memory.
+# The share of free memory for one chunk that is read ahead from a disk; two chunks are in memory.
 AHEAD_SHARE = 1 / 16
 
 
@@ -31,11 +31,11 @@ class ReadAhead(Place):
     Args:
         path: the file.
         spans_of: returns the spans of rows in the file.
-        chunk_bytes: read together, at most; two chunks are in memory.
+        chunk_bytes: the most bytes to read together; two chunks are in memory.
         window_end: global position at which a chunk that holds this position must end, since the rows after it are elsewhere.
         past_cache: leave nothing in the page cache, see `RawFile`.
-        lease: gives memory for a step's rows, uint8[bytes].
-        is_batch: that is the memory of their batch too, see `load`; else they are copied from it.
+        lease: returns memory for a step's rows, uint8[bytes].
+        is_batch: this is also the memory of their batch, see `load`; else rows are copied from it.
 
     For one thread. `close` ends the reads.
     """
@@ -54,16 +54,16 @@ class ReadAhead(Place):
         self._spans_of, self._lease, self._is_batch = spans_of, lease, is_batch
         self._chunk_bytes, self._window_end = max(1, chunk_bytes), window_end
         self._waiting: deque[Steps] = deque()
-        # bytes of the first steps, which are taken together
+        # bytes of the first steps, which are read together
         self._first_bytes = 0
         self._chunks: deque[tuple[Copies, deque[_StepSpans]]] = deque()
-        # memory of the steps that are being read
+        # memory of the steps in progress
         self._leased: deque[torch.Tensor] = deque()
         self._cut: Iterator[list[_StepSpans]] = iter(())
         self._file = RawFile(path, past_cache=past_cache)
 
     def ahead(self, steps: Iterator[Steps]) -> Iterator[Steps]:
-        """Yield the steps, each of which is taken before the next."""
+        """Yield the steps; the caller takes each before the next."""
         self._cut = self._chunks_of(self._parts(steps))
         while True:
             self._start()
@@ -72,7 +72,7 @@ class ReadAhead(Place):
             yield self._waiting.popleft()
 
     def load(self, spans: Spans, places: Rows, memory: Memory) -> tuple[torch.Tensor, Copies | None]:
-        """Return the spans of the next step in the memory they were read into, or copied from there."""
+        """Return the spans of the next step, in the memory they were read into or copied from there."""
         return (self._take(spans), None) if self._is_batch else super().load(spans, places, memory)
 
     def read(self, spans: Spans, out: torch.Tensor, places: Rows) -> None:
@@ -108,7 +108,7 @@ class ReadAhead(Place):
     def _chunks_of(self, parts: Iterator[_StepSpans]) -> Iterator[list[_StepSpans]]:
         """Cut ordered reads into chunks, each within one window: small ones first, so that the first batches do not wait.
 
-        The first one has the steps that are taken together; the next have twice as much each, up to the most.
+        The first has the steps that are taken together; each further one is twice as large, up to the limit.
         """
         chunk: list[_StepSpans] = []
         limit = total = 0
@@ -138,7 +138,7 @@ class ReadAhead(Place):
                     stop = min(count, end - start)
                     cut.append((end, Spans(spans.begins[first:stop], spans.sizes[first:stop])))
                     first = stop
-            # small batches in order are one large part of the file, which is read straight to its memory
+            # small batches in order are one large part of the file, which is read directly into its memory
             for end, parts in itertools.groupby(cut, operator.itemgetter(0)):
                 spans = joined([part for _, part in parts])
                 size_bytes = int(spans.sizes.sum())
@@ -147,7 +147,7 @@ class ReadAhead(Place):
 
 
 class _StepSpans(NamedTuple):
-    """Spans of one step within one window, which ends at a position, and the memory that they are read to."""
+    """Spans of one step within one window, which ends at a position, and the memory they are read into."""
 
     spans: Spans
     end: int

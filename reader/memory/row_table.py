@@ -1,7 +1,7 @@
 """Rows of a store: their spans in its file, and the one way from rows to a batch.
 
-Callers ask a table instead of asking which kind of store it is. Raw rows, JPEGs and rows copied to a device differ in one thing
-here: the span of bytes that a row is. Knows no place; see `places.py`. No frame is believed: it has to decode to exactly the row.
+Callers use a table instead of a test for the kind of store. Raw rows, JPEGs and rows copied to a device differ only in a
+row's span of bytes. Knows no place; see `places.py`. Frames are untrusted: each must decode to exactly the row.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from reader.memory.threads import Copies, on_threads
 from reader.rows import Rows
 from reader.store import Batch, ImageBatch, RaggedBatch, batch_around
 
-# All that some rows have but their pixels: [B, ...] of each tensor, by its name in the manifest.
+# The tensors of some rows except the pixels: [B, ...] each, by name in the manifest.
 Columns = Mapping[str, torch.Tensor]
-# Bytes of rows that a thread decodes at once: few enough that all threads share two batches.
+# Bytes of rows that a thread decodes at once: few enough to divide two batches among all threads.
 _PIECE_BYTES = 2 << 20
 
 
 class RowTable:
-    """Rows of the file of a store.
+    """Rows in the file of a store.
 
-    located_by: the columns that locate a row. is_raw: a mapping of the file shows the rows.
+    located_by: the columns that locate a row. is_raw: the file holds the pixels as they are.
 
     Args:
         where: the path of the store, for errors.
@@ -53,10 +53,10 @@ class RowTable:
         """Return the layout of rows in the file, masks included, and their values.
 
         Args:
-            columns: those that rows are `located_by`.
+            columns: those of `located_by`.
 
         Raises:
-            StoreError: one is not in the file, or its frame is none of such a row; names it.
+            StoreError: a row is not in the file, or its frame is invalid; names it.
         """
         m = self._manifest
         if m.has_own_sizes:
@@ -76,19 +76,19 @@ class RowTable:
         return Layout(Spans(begins, ends - begins), spans.sizes, places)
 
     def begin(self, rows: Rows, columns: Columns, place: Place, memory: Memory) -> tuple[Batch, Copies | None]:
-        """Begin to bring rows to memory; the batch is complete when the copies, if there are any, were waited for.
+        """Begin to read rows into memory; the batch is complete after a wait for the copies, if any.
 
-        From a place that is for a device the pixels go there, on its current stream; the columns stay on the host.
+        For a place on a device, the pixels go there, on its current stream; the columns stay on the host.
 
         Args:
             rows: int64[B] of the store.
-            columns: of these rows.
-            place: of the pixel file.
-            memory: gives the batch its memory; asked once all rows are known to be in the file.
+            columns: columns of these rows.
+            place: place of the pixel file.
+            memory: returns the batch's memory; called once all rows are known to be in the file.
 
         Raises:
-            StoreError: a row is not in the file, or a file was cut short, or something cannot be had. What else is wrong with a
-                JPEG, waiting raises.
+            StoreError: a row is not in the file, a file was cut short, or a block cannot be fetched. Other errors of a JPEG
+                are raised by the wait.
         """
         layout = self.layout(rows, columns)
         copies: Copies | None
@@ -99,7 +99,7 @@ class RowTable:
         return self.batch(rows, columns, pixels, layout.places), copies
 
     def batch(self, rows: Rows, columns: Columns, pixels: torch.Tensor, places: Rows) -> Batch:
-        """Make the batch of rows around their pixels: uint8[n], in which each begins at its place, int64[B]."""
+        """Make the batch of rows around their pixels: uint8[n], with the start of each in places, int64[B]."""
         numbers = torch.from_numpy(rows)
         extras = {name.removeprefix("extras/"): column for name, column in columns.items() if "/" in name}
         fields: dict[str, Any] = {name: each for name, each in columns.items() if "/" not in name and name != "frames"}
@@ -114,7 +114,7 @@ class RowTable:
     def _decoded(
         self, rows: Rows, columns: Columns, layout: Layout, place: Place, memory: Memory
     ) -> tuple[torch.Tensor, Copies]:
-        """Begin to decode rows by threads, straight into the memory of a batch: uint8[n]."""
+        """Begin to decode rows on threads, directly into the memory of a batch: uint8[n]."""
         frames, reads = place.load(layout.spans, laid_out(layout.spans.sizes), own_memory)
         if reads is not None:
             reads.wait()
@@ -133,7 +133,7 @@ class RowTable:
     def _decode(
         self, rows: Rows, sides: npt.NDArray[np.int32], frames: Bytes, starts: Rows, stops: Rows, out: Bytes
     ) -> None:
-        """Decode the frames [start, stop) of some rows: out has exactly their bytes."""
+        """Decode the frames [start, stop) of some rows into out, which has exactly their bytes."""
         channels, done = self._manifest.channels, 0
         for row, (height, width), start, stop in zip(rows, sides.tolist(), starts, stops, strict=True):
             size = height * width * channels
@@ -150,10 +150,10 @@ class RowTable:
 
 
 class CopiedTable(RowTable):
-    """Some rows of a store that were unpacked to memory, one after the other.
+    """Some rows of a store, decoded to memory one after the other.
 
     Args:
-        rows: int64[n], sorted and each once.
+        rows: int64[n], sorted and unique.
         sizes: int64[n], the bytes of each.
     """
 
@@ -170,7 +170,7 @@ class CopiedTable(RowTable):
 
 
 def parted(batch: Batch, counts: list[int]) -> list[Batch]:
-    """Cut a batch into batches of these sizes, which share its memory."""
+    """Cut a batch into batches of these numbers of rows, which share its memory."""
     if len(counts) == 1:
         return [batch]
     if isinstance(batch, ImageBatch):
@@ -202,7 +202,7 @@ def row_of(batch: RaggedBatch, row: int) -> ImageBatch:
 
 
 def _pieces(ends: Rows) -> list[tuple[int, int]]:
-    """Cut rows that end at these bytes into pieces that one thread does: [(first, stop), ...]."""
+    """Cut rows that end at these bytes into pieces for one thread each: [(first, stop), ...]."""
     if not len(ends):
         return []
     numbers = (ends - 1) // _PIECE_BYTES

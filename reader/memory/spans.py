@@ -1,6 +1,6 @@
 """Spans of bytes: the places of rows in a file, the runs that hold them, and their copies into the memory of a batch.
 
-Knows bytes alone. A row of one size, a row of its own size with the mask behind it and a compressed row are one span each.
+Knows only bytes. A row is one span: a row of one size, a row of its own size followed by its mask, or a compressed row.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from reader.compiled import span_copier
 from reader.memory.threads import Copies, on_threads
 from reader.rows import Rows
 
-# Up to this size a batch, or a group of small ones, is copied by the thread that asks: it takes less CPU time than other threads.
+# Up to this size, the calling thread copies a batch, or a group of small ones: that takes less CPU time than other threads.
 OWN_COPY_BYTES = 8 << 20
-# Of more, a thread is given this much at least: handing it over costs as much as copying a tenth of it.
+# Above that, a thread gets at least this much: passing it costs as much as copying a tenth of it.
 COPY_THREAD_BYTES = 2 << 20
-# The most bytes of one memcpy: glibc's writes past the caches from about 768 kB on, which takes longer.
+# The most bytes of one memcpy: from about 768 kB on, glibc's writes past the caches, which takes longer.
 MEMCPY_BYTES = 512 << 10
-# From this size on a batch is more than the caches hold, and is written past them. Not into fresh memory, whose zeros the kernel
-# has just written to the caches.
+# From this size on, a batch is larger than the caches, and is written past them. Not into new memory: the kernel has just
+# written its zeros to the caches.
 STREAMED_BATCH_BYTES = 24 << 20
 
 # Bytes of memory, or of a mapped file: uint8[n].
 Bytes = npt.NDArray[np.uint8]
-# First byte, how many, and the first byte of memory that they go to.
+# First byte, number of bytes, and the first byte of their destination in memory.
 Read = tuple[int, int, int]
-# First byte of a file, and how many are read at once.
+# First byte in a file, and the number of bytes to read at once.
 Piece = tuple[int, int]
 
-# Pieces a thread: a thread that is late leaves the rest of a batch to others.
+# Pieces per thread: a late thread leaves the rest of a batch to others.
 _PIECES = 2
 
 
@@ -46,12 +46,12 @@ class Spans(NamedTuple):
 
     @property
     def ends(self) -> Rows:
-        """The end of each."""
+        """The end of each span."""
         return self.begins + self.sizes
 
 
 def joined(each: Sequence[Spans]) -> Spans:
-    """Return all of these, one after the other."""
+    """Return all of these spans, in order."""
     return each[0] if len(each) == 1 else Spans(*map(np.concatenate, zip(*each, strict=True)))
 
 
@@ -64,9 +64,9 @@ class Layout(NamedTuple):
 
 
 def runs_of(spans: Spans, most_gap_bytes: int) -> Spans:
-    """Return the runs of a file that hold spans, in any order and some twice: sorted and apart.
+    """Return the runs of a file that hold spans, which may be unsorted or repeated; runs are sorted and separate.
 
-    most_gap_bytes: smaller gaps are read through, so that runs are fewer; no more in all than the spans have of bytes.
+    most_gap_bytes: smaller gaps are read too, so that there are fewer runs; in total not more than the bytes of the spans.
 
     Example:
         >>> runs = runs_of(Spans(np.array([9, 2, 3]), np.array([1, 1, 1])), 0)
@@ -87,9 +87,9 @@ def runs_of(spans: Spans, most_gap_bytes: int) -> Spans:
 
 
 def pieces_of(runs: Spans, most: int, align: int = 1) -> list[Piece]:
-    """Cut runs into pieces of the file, in its order, none of more bytes with the rest of the blocks that it is in.
+    """Cut runs into pieces of the file, in file order, of at most this many bytes after rounding to whole blocks.
 
-    align: the bytes of a block, of which `most` is a multiple.
+    align: the bytes of a block; `most` is a multiple.
     """
     pieces: list[Piece] = []
     for start, stop in zip(runs.begins.tolist(), runs.ends.tolist(), strict=True):
@@ -109,26 +109,26 @@ def equal_spans(rows: Rows, row_bytes: int) -> tuple[Spans, Rows]:
 
 @functools.lru_cache(maxsize=16)
 def _equal(count: int, row_bytes: int) -> tuple[Rows, Rows]:
-    # batches have as many rows again and again; nobody writes to these
+    # batches have the same number of rows again and again; these arrays are never written to
     return np.full(count, row_bytes, np.int64), np.arange(count, dtype=np.int64) * row_bytes
 
 
 def laid_out(sizes: Rows) -> Rows:
-    """Return the start of each in contiguous memory: [3, 1, 2] -> [0, 3, 4]."""
+    """Return the starts of these sizes in contiguous memory: [3, 1, 2] -> [0, 3, 4]."""
     return np.cumsum(sizes) - sizes
 
 
 def reads_of(spans: Spans, places: Rows) -> list[Read]:
-    """Return the reads that bring spans to places in memory; those that follow each other in both are read at once."""
+    """Return the reads of spans to places in memory; spans that are contiguous in both are read at once."""
     if len(places) == 1:
-        # needs no arithmetic: a sixth of the time
+        # no arithmetic needed: a sixth of the time
         return [(int(spans.begins[0]), int(spans.sizes[0]), int(places[0]))]
     joined, firsts = merged(spans, places)
     return list(zip(joined.begins.tolist(), joined.sizes.tolist(), firsts.tolist(), strict=True))
 
 
 def merged(spans: Spans, places: Rows) -> tuple[Spans, Rows]:
-    """Join spans that follow each other, as their places do."""
+    """Join spans that are contiguous, if their places are too."""
     follows = (spans.begins[1:] == spans.ends[:-1]) & (places[1:] == places[:-1] + spans.sizes[:-1])
     firsts = np.append(0, np.flatnonzero(~follows) + 1)[: len(places)]
     counts = np.add.reduceat(spans.sizes, firsts) if len(firsts) else spans.sizes
@@ -136,13 +136,13 @@ def merged(spans: Spans, places: Rows) -> tuple[Spans, Rows]:
 
 
 def begin_copy(source: Bytes, spans: Spans, out: torch.Tensor, places: Rows) -> Copies | None:
-    """Begin to copy spans to their places in out, many of them on as many threads as torch uses; None: they are copied already.
+    """Begin to copy spans to their places in out; large copies run on as many threads as torch uses; None: already copied.
 
-    The threads hold source and out until they are done, also where nobody waits.
+    The threads hold source and out until they are done, even if nobody waits.
 
     Args:
         source: uint8[n].
-        out: uint8[n], contiguous; complete once the returned copies were waited for.
+        out: uint8[n], contiguous; complete after a wait for the returned copies.
         places: int64[B], the start of each in out.
     """
     threads, into, copier = torch.get_num_threads(), out.numpy(), span_copier() or _copy
@@ -150,7 +150,7 @@ def begin_copy(source: Bytes, spans: Spans, out: torch.Tensor, places: Rows) -> 
     count = min(_PIECES * threads, size_bytes // COPY_THREAD_BYTES)
     past_caches = size_bytes >= STREAMED_BATCH_BYTES
     if size_bytes <= OWN_COPY_BYTES or count < 1:
-        # as they are: to cut a batch of small rows takes three times as long as to copy it
+        # uncut: cutting a batch of small rows takes three times as long as copying it
         copier(source, *spans, places, into, past_caches)
         return None
     pieces = _pieces(spans, places, count, MEMCPY_BYTES)
@@ -158,7 +158,7 @@ def begin_copy(source: Bytes, spans: Spans, out: torch.Tensor, places: Rows) -> 
 
 
 def _pieces(spans: Spans, places: Rows, count: int, most_bytes: int) -> Iterator[tuple[Rows, Rows, Rows]]:
-    """Cut spans and their places into about equal pieces (begins, sizes, places); no span has more than most_bytes."""
+    """Cut spans and their places into about equal pieces (begins, sizes, places); each span has at most most_bytes."""
     short, places = _shortened(spans, places, most_bytes)
     ends = np.cumsum(short.sizes)
     cuts = np.searchsorted(ends, ends[-1] * np.arange(1, count) // count, side="right").tolist()
@@ -168,7 +168,7 @@ def _pieces(spans: Spans, places: Rows, count: int, most_bytes: int) -> Iterator
 
 
 def _shortened(spans: Spans, places: Rows, most_bytes: int) -> tuple[Spans, Rows]:
-    """Cut spans into parts of about equal size, none of more bytes: see `MEMCPY_BYTES`."""
+    """Cut spans into parts of about equal size, of at most these bytes: see `MEMCPY_BYTES`."""
     if not len(places) or spans.sizes.max() <= most_bytes:
         return spans, places
     counts = -(-spans.sizes // most_bytes)
@@ -183,5 +183,5 @@ def _shortened(spans: Spans, places: Rows, most_bytes: int) -> tuple[Spans, Rows
 
 def _copy(source: Bytes, begins: Rows, sizes: Rows, places: Rows, out: Bytes, _: bool) -> None:
     for begin, count, place in zip(begins.tolist(), sizes.tolist(), places.tolist(), strict=True):
-        # releases the interpreter, as slices of memoryviews do not
+        # releases the GIL, unlike slices of memoryviews
         np.copyto(out[place : place + count], source[begin : begin + count])

@@ -1,6 +1,6 @@
-"""Copies, reads and unpacking that threads do while the caller continues, who waits for them later.
+"""Threads copy, read and decode while the caller continues, and waits for them later.
 
-Pieces go by SimpleQueue: to hand one over takes 5 us, by a ThreadPoolExecutor 17, which small batches feel.
+Pieces go through a SimpleQueue: passing one takes 5 us, with a ThreadPoolExecutor 17 us, which slows small batches.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import NamedTuple
 
-# Values of a thread that stay from one piece of work to the next.
+# A thread's values that are kept between pieces of work.
 kept = threading.local()
 
 
@@ -22,19 +22,19 @@ class Copies:
     def __init__(self, count: int) -> None:
         self._count, self._process, self._outcomes = count, os.getpid(), list[BaseException | None]()
         self._done: SimpleQueue[None] = SimpleQueue()
-        # pieces that did not start are skipped
+        # pieces that have not started are skipped
         self._is_canceled = False
 
     def do(self, call: Callable[..., object], arguments: tuple[object, ...]) -> None:
-        """Run one of the pieces, in a thread; the last one wakes the waiting thread."""
+        """Run one of the pieces in a thread; the last one wakes the waiting thread."""
         self._outcomes.append(None if self._is_canceled else _raised(call, arguments))
-        # two that both see all done wake it twice, which nobody feels
+        # if two threads see that all are done, they wake it twice, which does no harm
         if len(self._outcomes) == self._count:
             self._done.put(None)
 
     def wait(self) -> None:
         """Wait for all of them; raises the error of one."""
-        # an interrupted wait may be repeated: all are done then, or nobody was woken yet
+        # an interrupted wait may be repeated: either all are done, or nobody was woken yet
         if len(self._outcomes) < self._count:
             self._done.get()
         for error in self._outcomes:
@@ -42,7 +42,7 @@ class Copies:
                 raise error
 
     def cancel(self) -> None:
-        """Skip the pieces that did not start, and wait for the others; a process forked since then has none."""
+        """Skip the pieces that have not started, and wait for the others; a process forked since then has none."""
         self._is_canceled = True
         if len(self._outcomes) < self._count and os.getpid() == self._process:
             self._done.get()
@@ -51,7 +51,7 @@ class Copies:
 def _raised(call: Callable[..., object], arguments: tuple[object, ...]) -> BaseException | None:
     try:
         call(*arguments)
-    except BaseException as e:  # it belongs to who waits
+    except BaseException as e:  # raised by `wait`
         return e
     return None
 
@@ -63,11 +63,11 @@ class _Threads(NamedTuple):
     started: list[threading.Thread]
 
     def serve(self) -> None:
-        """Run pieces until None comes, and put that back for the other threads."""
+        """Run pieces until None arrives, and put that back for the other threads."""
         while (piece := self.pieces.get()) is not None:
             copies, call, arguments = piece
             copies.do(call, arguments)
-            # a thread that waits holds no batch
+            # a waiting thread must hold no batch
             del piece, copies, call, arguments
         self.pieces.put(None)
 
@@ -78,7 +78,7 @@ os.register_at_fork(after_in_child=_threads.clear)
 
 
 def on_threads(kind: str, most: int, call: Callable[..., object], each: Sequence[tuple[object, ...]]) -> Copies:
-    """Begin call(*arguments) for each, on threads that all work of a kind shares: one more a piece, up to the most."""
+    """Begin call(*arguments) for each, on threads shared by all work of a kind: one more per piece, up to `most`."""
     copies = Copies(len(each))
     threads = _threads.setdefault((kind, most), _Threads(SimpleQueue(), []))
     for arguments in each:
@@ -95,6 +95,6 @@ def _end_all() -> None:
     """End the threads before the interpreter frees their memory."""
     for threads in list(_threads.values()):
         threads.pieces.put(None)
-        # a thread that the program left behind may start more meanwhile, which find it too
+        # a thread that the program left running may start more meanwhile, which also find the end
         for thread in threads.started:
             thread.join()

@@ -1,6 +1,6 @@
 """The compiled part of packer and reader, in C: JPEGs to rows, sums, resizing, batches augmented.
 
-May be missing: who calls it does the same in Python. It imports neither of them and decides nothing about files or stores.
+It may be missing: callers then do the same in Python. It imports neither package and decides nothing about files or stores.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-# as native.c has it; both change with the functions
+# the same as in native.c; both change with the functions
 INTERFACE = 29
 
 

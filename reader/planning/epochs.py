@@ -23,7 +23,7 @@ _ORDERS = ("sequential", "full", "block", "weighted", "sampler")
 class Progress:
     """The progress of the newest iterator; the loader's state even after that iterator is collected.
 
-    is_over: no rank has a batch behind the position.
+    is_over: no rank has a batch after the position.
     """
 
     plan: EpochPlan
@@ -36,22 +36,21 @@ class Epochs:
     """Plans the epochs of one loader, and begins them one after the other.
 
     next: epoch and position at which the next `iter` begins.
-    progress: of the newest iterator, which keeps it up to date.
-    plan: of the newest epoch that began; before the first one, of the next epoch.
+    progress: progress of the newest iterator, which updates it.
+    plan: plan of the newest epoch that has begun; before the first one, that of the next epoch.
 
     Args:
-        orders: of all epochs.
-        given: ranks that the program gave; None: they are asked for when an epoch begins.
-        seed: None: drawn from torch's global generator, as DataLoader does; 0 as long as there are several ranks, since theirs
-            must agree.
+        orders: orders of all epochs.
+        given: the program's ranks; None: they are read when an epoch begins.
+        seed: None: drawn from torch's global generator, as in DataLoader; 0 with several ranks, since their seeds must agree.
 
     Raises:
-        ValueError: there is no such rank, or nothing is left to it.
+        ValueError: there is no such rank, or no rows are left for it.
     """
 
     def __init__(self, orders: Orders, batch_size: int, *, given: Ranks | None, seed: int | None) -> None:
         self.orders, self._batch_size, self._given = orders, batch_size, given
-        # as given, else that of a loaded state
+        # the given seed, else that of a loaded state
         self._is_given, self._seed = seed is not None, seed
         self._drawn = 0 if self._is_given else int(torch.randint(_MOST_SEED, (), device="cpu"))
         self.next = (0, 0)
@@ -66,14 +65,14 @@ class Epochs:
         return 0 if ranks_now(self._given, must_know=False).world_size > 1 else self._drawn
 
     def _plan_at(self, epoch: int, position: int = 0, *, must_know: bool = False) -> EpochPlan:
-        """Plan an epoch, or its rest behind a position, for the ranks that are known by now; begins nothing."""
+        """Plan an epoch, or its rest after a position, for the ranks known now; begins nothing."""
         ranks = ranks_now(self._given, must_know=must_know)
         cut = self.orders.cut(self._batch_size, ranks.rank, ranks.world_size)
         kind = EpochPlan if self.orders.sampler is None else SampledPlan
         return kind(self.orders, cut, self.seed, epoch, position)
 
     def steps(self) -> int:
-        """Return the steps of the epoch that runs, or of the next one.
+        """Return the number of steps in the current epoch, or in the next one.
 
         Raises:
             TypeError: the sampler has no length.
@@ -95,7 +94,7 @@ class Epochs:
         return replace(plan, position=plan.cut.step(0).after * step)
 
     def begin(self) -> EpochPlan:
-        """Begin a pass at `next`, or at the epoch set on the sampler; the following pass is the next epoch."""
+        """Begin a pass at `next`, or at the epoch set on the sampler; the pass after it is the next epoch."""
         if self.orders.sampler is not None and (moved := self.orders.sampler.moved_to()) is not None:
             self.next = (moved, 0)
         plan = self._plan_at(*self.next, must_know=True)
@@ -106,18 +105,18 @@ class Epochs:
         return plan
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass begin this epoch; if a state of the middle of this very epoch was loaded, resume there.
+        """Make the next pass begin this epoch; if a state in the middle of this epoch was loaded, resume there.
 
         Raises:
             ValueError: epoch is not 0 or more.
         """
         if (epoch := integer("epoch", epoch)) < 0:
             raise ValueError(f"epoch is {epoch}, expected 0 or more.")
-        # a state that was loaded in the middle of this epoch stays: loops call set_epoch at the beginning of each
+        # a state loaded in the middle of this epoch stays: loops call set_epoch at the start of each epoch
         self._continue(epoch, self.next[1] if epoch == self.next[0] else 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the loop's state, a few integers: behind the batch that the caller got last."""
+        """Return the loop's state after the caller's last batch: a few integers."""
         epoch, position = self.next
         if not self.progress.finished:
             epoch, position = self.progress.plan.number, self.progress.position
@@ -126,10 +125,10 @@ class Epochs:
         return {"epoch": epoch, "position": position} | self._identity()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the next pass resume from a state, also one taken with another batch_size or world size.
+        """Make the next pass resume from a state, even from another batch_size or world size.
 
         Raises:
-            ValueError: the state is of another store, subset, order or given seed.
+            ValueError: the state is from another store, subset, order or given seed.
         """
         own = self._identity()
         names = ("epoch", "position", *own)
@@ -152,7 +151,7 @@ class Epochs:
             self.orders.sampler.set_epoch(epoch)
 
     def _identity(self) -> dict[str, Any]:
-        """Return the values by which a state names its loop."""
+        """Return the values that identify a state's loop."""
         orders = self.orders
         return {
             "seed": self.seed,

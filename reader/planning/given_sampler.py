@@ -1,4 +1,4 @@
-"""Follows a sampler that the program gave: its passes, its epoch, and whether it gives rows or lists of rows."""
+"""Follows the program's sampler: its passes, its epoch, and whether it yields rows or lists of rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import BatchSampler, Sampler
 
-# A sampler gives a row at a time, or the rows of a batch.
+# A sampler yields one row, or the rows of a batch.
 Item = int | Sequence[int] | torch.Tensor | npt.NDArray[np.integer]
 
 
@@ -32,9 +32,9 @@ class GivenSampler:
         self._epoch_set = self._epoch
 
     def items(self) -> Iterator[Item]:
-        """Begin a pass, with its first item drawn: torch's samplers draw their seed at that, here and not later."""
+        """Begin a pass and draw its first item: torch's samplers draw their seed then, so it is drawn here and not later."""
         started, self._started = self._started, None
-        # another epoch may have been set since a pass was started to look
+        # another epoch may have been set since a pass was started for a look
         return self._pass()[1] if started is None or self._takes_epochs is not None else started
 
     def _pass(self) -> tuple[list[Item], Iterator[Item]]:
@@ -45,9 +45,9 @@ class GivenSampler:
 
     @functools.cached_property
     def gives_batches(self) -> bool:
-        """Whether the items are lists of rows: no attribute tells, one of rows may have a batch_size too.
+        """Whether the items are lists of rows: no attribute tells, since a sampler of rows may have a batch_size too.
 
-        The next epoch takes the pass that is started to look, so that a sampler draws as it would for a DataLoader.
+        The next epoch uses the pass started for this, so that a sampler draws the same as for a DataLoader.
         """
         if type(self.sampler).__module__.startswith("torch."):
             return isinstance(self.sampler, BatchSampler)
@@ -59,7 +59,7 @@ class GivenSampler:
         return len(cast(Sized, self.sampler))
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of a sampler that has set_epoch, as torch's DistributedSampler has; or of the one that it draws from."""
+        """Set the epoch of a sampler that has set_epoch, such as torch's DistributedSampler, or of the one that it draws from."""
         if (takes := self._takes_epochs) is not None:
             takes.set_epoch(epoch)
             self._epoch_set = self._epoch
@@ -70,7 +70,7 @@ class GivenSampler:
 
     @property
     def _takes_epochs(self) -> Any:
-        """The sampler that takes epochs: the one that was given, or the one that it draws from, which a program may exchange."""
+        """The sampler that takes epochs: the given one, or the one that it draws from, which a program may replace."""
         both = (self.sampler, getattr(self.sampler, "sampler", None))
         return next((each for each in both if hasattr(each, "set_epoch")), None)
 
@@ -80,7 +80,7 @@ class GivenSampler:
 
 
 def sampled_rows(item: Item) -> tuple[list[int], bool]:
-    """Return the rows that a sampler gave at once, and whether they are a batch: 3 -> [3], False; [3, 1] -> [3, 1], True."""
+    """Return the rows of a sampler's item, and whether they are a batch: 3 -> [3], False; [3, 1] -> [3, 1], True."""
     # arrays and tensors too; those without a dimension are one row
     rows: Any = item.tolist() if hasattr(item, "tolist") else item
     is_batch = isinstance(rows, list | tuple | range)

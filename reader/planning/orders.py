@@ -1,4 +1,4 @@
-"""Decides the orders of a loader's epochs from its arguments, all but the seed."""
+"""Chooses the orders of a loader's epochs from all its arguments but the seed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reader.format.manifest import PAGE_BYTES, Manifest
 from reader.order import BlockOrder, Cut, Order, drawn, permuted
 from reader.planning.given_sampler import GivenSampler, Item
 
-# shuffle="block": 8 MiB in a row are sequential to any disk; 32 of them mixed together are 1,700 rows of 224 x 224.
+# shuffle="block": 8 MiB are sequential for any disk; 32 of them mixed together are 1,700 rows of 224 x 224.
 SHUFFLE_BLOCK_BYTES = 8 << 20
 SHUFFLE_WINDOW_BLOCKS = 32
 
@@ -28,14 +28,14 @@ _FULL_BYTES = 64 << 30
 class Orders:
     """Gives the order of each epoch for a seed; ranks share it, see `cut`.
 
-    name: "sequential", "full", "block", "weighted" (by weights, float[N]) or "sampler" (as it says).
+    name: "sequential", "full", "block", "weighted" (by weights, float[N]) or "sampler".
 
     Args:
-        shuffle, weights, sampler: of which one decides the order, see `MemmapLoader`.
+        shuffle, weights, sampler: one of them decides the order, see `MemmapLoader`.
         drop_last, pad: see `Cut`.
 
     Raises:
-        ValueError: arguments ask for two orders at once, or contradict each other.
+        ValueError: arguments request two orders at once, or contradict each other.
     """
 
     def __init__(
@@ -63,18 +63,18 @@ class Orders:
             self.name = _shuffled(dataset, shuffle)
 
     def cut(self, batch_size: int, rank: int, world_size: int) -> Cut:
-        """Return how an epoch is cut into steps of these ranks.
+        """Return the cut of an epoch into steps of these ranks.
 
         Raises:
-            ValueError: there is no such rank, or drop_last leaves it nothing.
+            ValueError: there is no such rank, or drop_last leaves it no rows.
         """
-        # a sampler may give more rows than there are, or fewer
+        # a sampler may yield more or fewer rows than the dataset has
         drop_last = self.drop_last and self.sampler is None
         return Cut(len(self.dataset), batch_size, drop_last, rank, world_size, self._pad)
 
     @functools.cached_property
     def fingerprint(self) -> int:
-        """A number that differs if the same positions would be other rows."""
+        """A number that differs if the same positions are other rows."""
         number = int(self.dataset.manifest.digest.removeprefix("sha256:")[:12], 16)
         for decides in (self.dataset._rows, self._cumulative):
             if decides is not None:
@@ -90,7 +90,7 @@ class Orders:
             return Order(count, functools.partial(permuted, count, **fixed))
         if self._cumulative is not None:
             return Order(count, functools.partial(drawn, self._cumulative, **fixed))
-        # a sampler's is not known before it gives it
+        # a sampler's order is unknown before its pass
         return Order(count, np.arange)
 
 
@@ -112,14 +112,14 @@ def block_rows(manifest: Manifest) -> int:
 
 def window_bytes(manifest: Manifest) -> int:
     """Return the most bytes that a window of blocks takes in memory."""
-    # pages that two rows of their own sizes share are read for each
+    # a page that two rows of their own sizes share is read for each
     shared_bytes = block_rows(manifest) * PAGE_BYTES if manifest.has_own_sizes else 0
     block = max(SHUFFLE_BLOCK_BYTES, manifest.row_bytes) + shared_bytes
     return SHUFFLE_WINDOW_BLOCKS * block
 
 
 def _shuffled(dataset: MemmapDataset, shuffle: bool | str) -> str:
-    """Return the name of the order that shuffle= asks for. True chooses by the store alone, so that all ranks choose the same."""
+    """Return the name of the order for shuffle=. True chooses only by the store, so that all ranks choose the same."""
     if shuffle is True:
         is_full = dataset._opened.remote is None and dataset.manifest.pixel_bytes <= _FULL_BYTES
         return "full" if is_full else "block"

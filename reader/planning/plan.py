@@ -1,4 +1,4 @@
-"""Describes one epoch, as one rank takes it, in one immutable value: its order, ranks, seed and rows a batch.
+"""Describes one rank's epoch in one immutable value: its order, ranks, seed and rows per batch.
 
 Reads nothing of the store.
 """
@@ -17,12 +17,12 @@ from reader.planning.orders import Orders
 from reader.planning.ranks import Ranks
 from reader.rows import Rows, Steps
 
-# The position after the last step of a sampler, which may give any number of rows.
+# The position after the last step of a sampler, which may yield any number of rows.
 _END = (1 << 62) - 1
 
 
 class PlannedBatch(NamedTuple):
-    """A batch's positions in the dataset, the global position of the first of them, and that after the step."""
+    """A batch's positions in the dataset, the global position of the first one, and the position after the step."""
 
     positions: Rows
     start: int
@@ -31,11 +31,11 @@ class PlannedBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """Describes an epoch of one of our orders, as one rank takes it.
+    """Describes one rank's epoch in one of the loader's own orders.
 
-    orders: with `seed`, the orders of all epochs.
-    cut: rank, world size and rows a batch, which divide the order into steps.
-    number: of the epoch. position: the start of a pass over it, counted over all ranks.
+    orders: the orders of all epochs, with `seed`.
+    cut: rank, world size and rows per batch, which divide the order into steps.
+    number: number of the epoch. position: the start of a pass over it, counted over all ranks.
     """
 
     orders: Orders
@@ -44,12 +44,12 @@ class EpochPlan:
     number: int = 0
     position: int = 0
 
-    # of a group: a tiny batch costs as much Python as a large one, and the caller waits for all of a group
+    # batches of a group: a tiny batch costs as much Python as a large one, and the caller waits for a whole group
     _most_batches: ClassVar[int] = 64
 
     @property
     def dataset(self) -> MemmapDataset:
-        """The dataset whose rows the epoch takes."""
+        """The dataset of the epoch's rows."""
         return self.orders.dataset
 
     @property
@@ -58,15 +58,15 @@ class EpochPlan:
         return Ranks(self.cut.rank, self.cut.world_size)
 
     def order(self) -> Order:
-        """Return the order of the epoch; each thread takes one of its own."""
+        """Return the order of the epoch; each thread needs its own."""
         return self.orders.order(self.number, self.seed)
 
     def items(self) -> Iterator[Item]:
-        """Begin an epoch of the sampler, if there is one: torch's draw their seed at the first item, here and not later."""
+        """Begin an epoch of the sampler, if there is one: torch's draw their seed at the first item, so here and not later."""
         return iter(())
 
     def batches(self, items: Iterator[Item]) -> Iterator[PlannedBatch]:
-        """Yield the batches from the position on, by positions in the dataset; items: those of `items`."""
+        """Yield the batches from the position on, as positions in the dataset; items: the result of `items`."""
         order, position = self.order(), self.position
         for _ in range(self.cut.steps(position)):
             step = self.cut.step(position)
@@ -82,7 +82,7 @@ class EpochPlan:
             yield Steps(rows, [batch.start for batch in taken], [batch.after for batch in taken])
 
     def count_steps(self) -> int:
-        """Return how many steps the epoch has.
+        """Return the number of steps in the epoch.
 
         Raises:
             TypeError: the sampler has no length.
@@ -90,14 +90,14 @@ class EpochPlan:
         return self.cut.steps()
 
     def is_over(self, position: int) -> bool:
-        """Return whether no rank has anything behind a position, so that all ranks have the same state."""
-        # not by the steps of this rank: the first ranks have the last one where others do not
+        """Return whether no rank has rows after a position, so that all ranks have the same state."""
+        # not by this rank's steps: only the first ranks may have a last step
         return position > self.cut.count - (self.cut.full_step if self.cut.drop_last else 1)
 
 
 @dataclass(frozen=True)
 class SampledPlan(EpochPlan):
-    """Describes an epoch of a torch Sampler, or of an object used as one: it gives this rank its rows."""
+    """Describes an epoch of a torch Sampler, or of an object used as one, which yields this rank's rows."""
 
     _most_batches: ClassVar[int] = 1
 
@@ -108,29 +108,30 @@ class SampledPlan(EpochPlan):
         return self.orders.sampler
 
     def items(self) -> Iterator[Item]:
-        """Begin an epoch of the sampler: torch's draw their seed at the first item, here and not later."""
+        """Begin an epoch of the sampler: torch's draw their seed at the first item, so here and not later."""
         return self.sampler.items()
 
     def batches(self, items: Iterator[Item]) -> Iterator[PlannedBatch]:
-        """Follow the sampler, a batch behind it: of the last one the state is that of the next epoch."""
+        """Follow the sampler, one batch behind it: the state after the last batch is that of the next epoch."""
         waiting: list[PlannedBatch] = []
         try:
             for rows, taken in self._sampled(items):
                 yield from waiting
                 waiting.clear()
-                # positions in one order of all ranks, each takes as many: two ranks that get one row draw differently for it
+                # positions in one order of all ranks, with the same number each: two ranks with the same row draw differently
+                # for it
                 start = (taken - len(rows)) * self.cut.world_size + self.cut.rank * len(rows)
                 waiting = [PlannedBatch(self.dataset._positions(rows), start, taken * self.cut.world_size)]
         except Exception:
-            # it comes behind the batches before it
+            # the error is raised after the batches before it
             yield from waiting
             raise
         for batch in waiting:
             yield batch._replace(after=_END)
 
     def _sampled(self, items: Iterator[Item]) -> Iterator[tuple[list[int], int]]:
-        """Yield the rows of each batch, and how many were taken by then; skips those that a resumed epoch has taken."""
-        # each rank skips its share; if they do not divide, some rows come twice, and no row is left out
+        """Yield the rows of each batch, and the number taken so far; skips rows that a resumed epoch has taken."""
+        # each rank skips its share; if that does not divide, some rows are repeated, and none is left out
         taken, skipped, rows = 0, self.position // self.cut.world_size, list[int]()
         for item in items:
             further, is_batch = sampled_rows(item)
@@ -143,7 +144,7 @@ class SampledPlan(EpochPlan):
             yield rows, taken
 
     def count_steps(self) -> int:
-        """Return how many steps the epoch has.
+        """Return the number of steps in the epoch.
 
         Raises:
             TypeError: the sampler has no length.
@@ -154,5 +155,5 @@ class SampledPlan(EpochPlan):
         return count // size if self.orders.drop_last else -(-count // size)
 
     def is_over(self, position: int) -> bool:
-        """Return whether a position is behind the sampler's last batch."""
+        """Return whether a position is after the sampler's last batch."""
         return position == _END

@@ -1,4 +1,4 @@
-"""Finds out which rank of how many this process is: asks the arguments, torch.distributed, and the variables RANK and WORLD_SIZE.
+"""Finds this process's rank and world size: from arguments, torch.distributed, or the variables RANK and WORLD_SIZE.
 
 Starts no process group and talks to no other process.
 """
@@ -25,10 +25,10 @@ class Ranks:
 
 
 def given_ranks(rank: int | None, world_size: int | None) -> Ranks | None:
-    """Return the ranks that a caller gave; None: neither.
+    """Return the caller's ranks; None if neither is given.
 
     Raises:
-        ValueError: one of the two alone, or no integers.
+        ValueError: only one of the two is given, or they are not integers.
     """
     if (rank is None) != (world_size is None):
         raise ValueError(f"rank is {rank} and world_size {world_size}: give both, or neither.")
@@ -36,12 +36,12 @@ def given_ranks(rank: int | None, world_size: int | None) -> Ranks | None:
 
 
 def ranks_now(given: Ranks | None, *, must_know: bool) -> Ranks:
-    """Return the rank and world size now: as given, else of torch.distributed or the environment, else 0 of 1.
+    """Return the rank and world size now: as given, else from torch.distributed or the environment, else 0 of 1.
 
-    must_know: False before a program may have set its processes up: an unknown rank is 0.
+    must_know: False if the program may not have set up its processes yet: an unknown rank is 0.
 
     Raises:
-        ValueError: WORLD_SIZE says that there are several, and nothing says which one this is.
+        ValueError: WORLD_SIZE is above 1, but the rank is unknown.
     """
     if given is not None:
         return given
@@ -58,5 +58,5 @@ def ranks_now(given: Ranks | None, *, must_know: bool) -> Ranks:
 
 
 def ranks_here() -> int:
-    """Return the number of ranks on this host, by the launcher's variable; 1 without one."""
+    """Return the number of ranks on this host, from the launcher's variable; 1 without one."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

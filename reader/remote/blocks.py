@@ -1,9 +1,9 @@
-"""The folder of one store in a cache: which of its blocks are there.
+"""The folder of one store in a cache, and the blocks in it.
 
-    CACHE/<16 hex digits of the store's digest>/            the store's files but its pixels
+    CACHE/<16 hex digits of the store's digest>/            the store's files except its pixels
     CACHE/<16 hex digits>/blocks/17, blocks/17.part         block 17, whole, and while it is fetched
 
-A file of a block has its name once all of it is on the disk. Any process may read it, and remove it.
+A block's file gets its name once all of it is on the disk. Any process may read or remove it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from reader.format.manifest import Manifest, read_manifest
 
 
 class Blocks:
-    """The blocks of one store; block b holds bytes [starts[b], starts[b + 1]) of the pixels, of checksum crcs[b].
+    """The blocks of one store; block b holds bytes [starts[b], starts[b + 1]) of the pixels, with checksum crcs[b].
 
     Raises:
         StoreError: the folder holds no manifest, or a damaged one.
@@ -35,7 +35,7 @@ class Blocks:
         self.largest_bytes = max(block.size_bytes for block in table)
 
     def path(self, block: int) -> Path:
-        """Return the file of a block."""
+        """Return the path of a block's file."""
         return self.root / "blocks" / str(block)
 
     def size(self, block: int) -> int:
@@ -43,7 +43,7 @@ class Blocks:
         return self.starts[block + 1] - self.starts[block]
 
     def holding(self, begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> list[int]:
-        """Return the blocks that hold the bytes [begins[i], ends[i]), none of them empty; sorted."""
+        """Return the sorted blocks that hold the bytes [begins[i], ends[i]), which are not empty."""
         first = np.searchsorted(self.starts, begins, side="right") - 1
         last = np.searchsorted(self.starts, ends, side="left") - 1
         return sorted(
@@ -51,7 +51,7 @@ class Blocks:
         )
 
     def cut(self, start: int, size: int) -> Iterator[tuple[int, int, int]]:
-        """Cut bytes of the pixels into (block, first byte in its file, how many); the filling behind the last is left out."""
+        """Cut bytes of the pixels into (block, first byte in its file, count), without the padding after the last."""
         for block in self.holding(np.array([start]), np.array([min(start + size, self.starts[-1])])):
             first, stop = max(start, self.starts[block]), min(start + size, self.starts[block + 1])
             yield block, first - self.starts[block], stop - first

@@ -1,4 +1,4 @@
-"""The program that fetches for one process: a question a line, an answer a line; see `store.py`. It ends with its parent."""
+"""The program that fetches for one process: one question, one answer per line; see `store.py`. It ends with its parent."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _REQUESTS = 16
 # Pauses between the tries of a request, in seconds.
 _PAUSES = (0.2, 1.0, 5.0)
 _CLIENT = {"connect_timeout": "10s", "read_timeout": "20s", "timeout": "120s"}
-# Access is denied, the object ends before the range, or there are no keys and no machine of a cloud has any.
+# Access is denied, the object ends before the range, or there are no keys, not even from a cloud's machine.
 _FINAL = re.compile(r"status code: (401|403|416)|169\.254\.169\.254")
 _LOOK_SECONDS = 0.01
-# In a smaller cache, blocks in progress would evict those that are read next.
+# In a smaller cache, blocks in progress would evict the blocks to be read next.
 _FEWEST_BLOCKS = 8
-# Of a cache that is too full, this share is freed at a time: each look lists the folder.
+# The share of a full cache that is freed at a time, since each pass lists the folder.
 _FREED = 1 / 16
-# All of a manifest is in memory: this is that of 70 TB.
+# A manifest is held in memory: this is the size for 70 TB.
 _MOST_MANIFEST_BYTES = 256 << 20
 _PIECE_BYTES = 8 << 20
-# Bytes of the file of locks: one is for opening, one for the bound, and one from there on for each block.
+# Bytes of the file of locks: one for opening, one for the limit, and then one per block.
 _OPENING, _ROOM, _BLOCK = 0, 1, 2
 
 
@@ -51,7 +51,7 @@ class Fetcher:
         """Fetch the files that opening needs; returns the store's folder in the cache.
 
         Raises:
-            StoreError: there is no store at the URL, another one than was opened before, or the cache is too small.
+            StoreError: there is no store at the URL, it has changed since it was opened, or the cache is too small.
         """
         url, cache, self._limit, digest = given
         self._store = _connected(url)
@@ -112,7 +112,7 @@ class Fetcher:
     def _fetch(self, block: int) -> None:
         path, start, stop = self._blocks.path(block), *self._blocks.starts[block : block + 2]
         try:
-            # what another process fetches is there once its lock is free
+            # a block that another process fetches exists once its lock is free
             with self._locks.held(_BLOCK + block):
                 while not path.exists():
                     self._reserve(_part_of(path), stop - start)
@@ -121,7 +121,7 @@ class Fetcher:
                         raise StoreError(
                             f"block {block} of its pixels is not what its manifest says. Push the store again."
                         )
-                    # a part may be removed as the oldest file; one that is made again would not be counted
+                    # a part may be removed as the oldest file; if it were created again, it would not be counted
                     with contextlib.suppress(FileNotFoundError):
                         _write(_part_of(path), [data], flags=os.O_WRONLY)
                         with self._guard, self._locks.held(_ROOM):
@@ -131,7 +131,7 @@ class Fetcher:
                 del self._coming[block]
 
     def _reserve(self, part: Path, size_bytes: int) -> None:
-        """Create the file of a block, counted in the bound, and evict the least recently used blocks for it."""
+        """Create the file of a block, counted in the limit, and evict the least recently used blocks for it."""
         with self._guard, self._locks.held(_ROOM):
             if self._limit is not None and self._locks.added(size_bytes) > self._limit:
                 self._locks.set_used(size_bytes + self._freed(part.parent, self._limit * (1 - _FREED) - size_bytes))
@@ -139,10 +139,10 @@ class Fetcher:
                 file.truncate(size_bytes)
 
     def _freed(self, folder: Path, most_bytes: float) -> int:
-        """Remove the files of blocks that were used longest ago; returns the bytes of those that are left."""
+        """Remove the least recently used blocks; returns the bytes of the remaining ones."""
         there = list[tuple[int, int, str]]()
         for entry in os.scandir(folder):
-            # a reader removes what a disk has cut short
+            # a reader removes a file that a disk has cut short
             with contextlib.suppress(FileNotFoundError):
                 there.append((entry.stat().st_mtime_ns, entry.stat().st_size, entry.path))
         left = sum(size for _, size, _ in there)
@@ -173,19 +173,19 @@ class Fetcher:
         os.replace(_part_of(root / name), root / name)
 
     def _get(self, name: str, start: int, stop: int) -> memoryview:
-        """Return bytes [start, stop) of an object, fewer at its end; retry errors that may pass."""
+        """Return bytes [start, stop) of an object, fewer at its end; retry temporary errors."""
         import obstore
 
         for pause in (*_PAUSES, None):
             try:
                 found = obstore.get(self._store, name, options={"range": (start, stop)})
-                # one chunk, and no more: a foreign server may send data without an end
+                # only one chunk: a foreign server may send endless data
                 return memoryview(next(found.stream(min_chunk_size=stop - start + 1), b""))[: stop - start]
             except FileNotFoundError:
                 raise StoreError(
                     f"there is no {name}. Expected a store that was pushed there: pack push OUT URL"
                 ) from None
-            except Exception as e:  # obstore has errors of its own
+            except Exception as e:  # obstore raises its own errors
                 if pause is None or _FINAL.search(str(e)):
                     raise StoreError(
                         f"{name} cannot be read: {_words(e)}. Look at the URL, the network and the keys."
@@ -195,12 +195,12 @@ class Fetcher:
 
 
 class _Locks:
-    """A file of locks in the folder of a store, a byte each, which the kernel frees when their process dies.
+    """A file of locks in the folder of a store, one byte each; the kernel releases those of a dead process.
 
-    They are tried, and looked at again, never waited for. A wait is of a process, not of a thread: two processes of which each
-    holds one block and waits for the other's are a deadlock to the kernel (EDEADLK), though other threads would free both.
+    Locks are tried again and again, never waited for. The kernel sees processes, not threads: if two processes each hold one
+    block and wait for the other's, it reports a deadlock (EDEADLK), though other threads would release both.
 
-    The file also counts the bytes of blocks: more than there are where some were removed by hand, until the next look.
+    The file also counts the bytes of blocks: too many if some were removed by hand, until the next count.
     """
 
     def __init__(self, root: Path) -> None:
@@ -208,7 +208,7 @@ class _Locks:
 
     @contextlib.contextmanager
     def held(self, byte: int) -> Iterator[None]:
-        """Hold a lock; of the threads of this process one may ask for it."""
+        """Hold a lock; only one thread of this process may request it."""
         while not self._taken(byte):
             time.sleep(_LOOK_SECONDS)
         try:
@@ -217,13 +217,13 @@ class _Locks:
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, byte)
 
     def added(self, size_bytes: int) -> int:
-        """Count further bytes, and return all; for whoever holds _ROOM."""
+        """Add bytes to the count, and return the total; the caller holds _ROOM."""
         used = int(os.pread(self._file, 32, 0) or 0) + size_bytes
         self.set_used(used)
         return used
 
     def set_used(self, used: int) -> None:
-        """Set the bytes from which `added` counts."""
+        """Set the number of bytes that `added` starts from."""
         os.pwrite(self._file, b"%32d" % used, 0)
 
     def _taken(self, byte: int) -> bool:
@@ -234,7 +234,7 @@ class _Locks:
 
 
 def _connected(url: str) -> Any:
-    """Return obstore's store of a URL, without a request."""
+    """Return obstore's store for a URL, without a request."""
     try:
         from obstore.store import LocalStore, from_url
     except ImportError:
@@ -242,16 +242,16 @@ def _connected(url: str) -> Any:
     try:
         if url.startswith("file:"):
             return LocalStore(file_path(url))
-        # plain HTTP where the user names it: a server of this machine or cluster
+        # plain HTTP if the user requests it: a server on this machine or cluster
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or url
         client: Any = _CLIENT | {"allow_http": endpoint.startswith("http:")}
         return from_url(url, client_options=client, retry_config={"max_retries": 0})
-    except Exception as e:  # obstore has errors of its own
+    except Exception as e:  # obstore raises its own errors
         raise StoreError(f"it cannot be opened: {_words(e)}.") from None
 
 
 def _words(error: Exception) -> str:
-    """Return the first line of an error of obstore, without credentials and the body of an answer."""
+    """Return the first line of an obstore error, without credentials or the body of an answer."""
     line = str(error).partition("\n")[0]
     answer = re.match(r".*?status code: \d+[^:]*", line)
     return redacted(answer[0] if answer else line)
@@ -262,7 +262,7 @@ def _part_of(path: Path) -> Path:
 
 
 def _write(path: Path, pieces: Iterable[memoryview], flags: int = os.O_WRONLY | os.O_CREAT) -> None:
-    """Write a file, and return when all of it is on the disk."""
+    """Write a file and sync it."""
     with open(os.open(path, flags, 0o666), "wb") as file:
         for data in pieces:
             file.write(data)
@@ -272,7 +272,7 @@ def _write(path: Path, pieces: Iterable[memoryview], flags: int = os.O_WRONLY | 
 
 
 def main() -> None:
-    """Answer questions until there are no more."""
+    """Answer questions until standard input ends."""
     # Ctrl-C is for the parent, which ends this one
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     fetcher = Fetcher()
@@ -280,7 +280,7 @@ def main() -> None:
         ((ask, given),) = json.loads(line).items()
         try:
             answer = {"answer": getattr(fetcher, ask)(given)}
-        except Exception as e:  # its parent raises it
+        except Exception as e:  # the parent raises it
             answer = {"error": str(e) if isinstance(e, StoreError) else f"{type(e).__name__}: {e}"}
         print(json.dumps(answer), flush=True)
     # a block in progress has no name yet

@@ -1,6 +1,6 @@
 """A process's view of a store at a URL: reads blocks from the cache, and asks its fetcher for missing ones.
 
-The fetcher is a process of its own, since the runtime of obstore does not survive a fork.
+The fetcher is a separate process, since the runtime of obstore does not survive a fork.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from reader.planning.plan import EpochPlan
 from reader.remote.blocks import Blocks, folder_of
 from reader.rows import Steps
 
-# -P: Python puts the current folder first otherwise, where json.py may be anyone's.
+# -P: otherwise Python imports from the current folder first, which may hold a foreign json.py.
 _FETCHER = [sys.executable, "-P", "-m", "reader.remote.fetcher"]
-# Asked for ahead, at most: two windows of shuffle="block". They are in the cache, not in memory.
+# The most bytes requested ahead: two windows of shuffle="block". They are in the cache, not in memory.
 _AHEAD_BYTES = 512 << 20
 _UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
 
 
 def cache_bytes(size: int | str | None) -> int | None:
-    """Return the bytes of a number, or of a text such as "200GB"; None: there is no limit.
+    """Return the bytes of a number, or of a text such as "200GB"; None: no limit.
 
     Raises:
-        ValueError: it is no size.
+        ValueError: it is not a size.
     """
     if size is None or (isinstance(size, int) and size > 0):
         return size
@@ -53,14 +53,14 @@ class RemoteStore:
     """The store at a URL, through a cache.
 
     Args:
-        url: of its folder.
-        cache: a folder on a local disk, of any number of stores.
-        cache_size: what the blocks of this store may take there: bytes, or "200GB"; None: all that they need.
-        digest: the store that must be there; None: any.
+        url: URL of its folder.
+        cache: a folder on a local disk, for any number of stores.
+        cache_size: the space for this store's blocks there: bytes, or "200GB"; None: no limit.
+        digest: the digest of the expected store; None: any.
 
     Raises:
-        StoreError: there is no store, or it cannot be had.
-        ValueError: cache_size is no size.
+        StoreError: there is no store, or it cannot be read.
+        ValueError: cache_size is not a size.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class RemoteStore:
         self.url, self.cache, self.limit = url.rstrip("/"), os.path.abspath(cache), cache_bytes(cache_size)
         self._digest = digest
         self._reset()
-        # a store that another process of this machine has opened needs no network
+        # a store that another process on this machine has opened needs no network
         root = folder_of(self.cache, digest)
         if not digest or not (root / MANIFEST).exists():
             root = Path(self._ask())
@@ -101,25 +101,25 @@ class RemoteStore:
         return RemoteAhead(plan, self)
 
     def read(self, memory: memoryview, reads: Iterable[tuple[int, int, int]]) -> None:
-        """Bring bytes of the pixels to memory: (first byte, how many, first byte of memory) each.
+        """Read bytes of the pixels into memory: (first byte, count, first byte in memory) each.
 
         Raises:
-            StoreError: a block cannot be had.
+            StoreError: a block cannot be fetched.
         """
         for start, size, place in reads:
             for block, offset, count in self.blocks.cut(start, size):
-                # one that leaves the cache before it is opened is fetched again
+                # a block that is evicted before it is opened is fetched again
                 while not self._read_block(block, offset, memory[place : place + count]):
                     self._ask(fetch=[block])
                 place += count
 
     def prefetch(self, blocks: Sequence[int]) -> None:
-        """Begin to fetch blocks that are not there, in this order; those that are there leave last."""
+        """Begin to fetch missing blocks, in this order; existing ones are evicted last."""
         if missing := [block for block in blocks if not self._is_there(block)]:
             self._ask(begin=missing)
 
     def file(self, name: str) -> Path:
-        """Return the path of a file that opening does not need, now that it is there."""
+        """Return the path of a file that opening does not need, after it is fetched."""
         if not (path := self.root / name).exists():
             self._ask(file=name)
         return path
@@ -132,7 +132,7 @@ class RemoteStore:
         return False
 
     def _read_block(self, block: int, offset: int, memory: memoryview) -> bool:
-        """Read bytes of a block that is there, which stays readable when it is removed meanwhile; False: it is not there."""
+        """Read bytes of a cached block, which stays readable if it is removed meanwhile; False: it is missing."""
         try:
             descriptor = os.open(self.blocks.path(block), os.O_RDONLY)
         except FileNotFoundError:
@@ -144,7 +144,7 @@ class RemoteStore:
                 return True
         finally:
             os.close(descriptor)
-        # cut short by a disk that lost it
+        # the disk has lost its end
         self.blocks.path(block).unlink(missing_ok=True)
         return False
 
@@ -153,13 +153,13 @@ class RemoteStore:
         self._process: subprocess.Popen[bytes] | None = None
 
     def _ask(self, **question: object) -> str:
-        """Ask this process's fetcher, started at the first question; returns its answer, without a question the folder.
+        """Ask this process's fetcher, started at the first question; returns its answer, or the folder without a question.
 
         Raises:
-            StoreError: as it says, or it has ended.
+            StoreError: the fetcher reports it, or has ended.
         """
         if self._owner != os.getpid():
-            # the fetcher is the parent's; another thread may have had its lock
+            # the fetcher is the parent's; another thread may hold its lock
             self._reset()
         with self._asking:
             if self._process is None:
@@ -184,7 +184,7 @@ class RemoteStore:
                 is_answered = "error" not in answer or "open" not in question
         finally:
             if not is_answered:
-                # the answer to an interrupted question would be taken for that to the next one
+                # the answer to an interrupted question would be taken for the next one's
                 _end(process)
                 self._process = None
         if "error" in answer:
@@ -193,7 +193,7 @@ class RemoteStore:
 
 
 class RemoteAhead(InFile):
-    """A store at a URL, of which the blocks of a pass are fetched in its order. For one thread.
+    """A store at a URL, whose blocks are fetched in the order of a pass. For one thread.
 
     Raises:
         ValueError: the cache can hold neither two windows of an order in blocks nor the store.
@@ -209,18 +209,18 @@ class RemoteAhead(InFile):
                 raise ValueError(
                     f"cache_size is {size_text(remote.limit)}, and shuffle='block' needs {size_text(need)}."
                 )
-            # blocks read next must not evict blocks read now
+            # blocks to be read next must not evict current ones
             self._most_bytes = min(_AHEAD_BYTES, remote.limit // 4)
 
     def ahead(self, steps: Iterator[Steps]) -> Iterator[Steps]:
-        """Yield the steps; asks for their blocks before."""
+        """Yield the steps, after a request for their blocks."""
         waiting, bytes_ahead = deque[tuple[Steps, int]](), 0
         last = set[int]()
         for step in steps:
             spans = self._store.spans(np.concatenate(step.batches))
             blocks = self._remote.blocks.holding(spans.begins, spans.ends)
             self._remote.prefetch(blocks)
-            # a block that the step before has too is not asked for twice
+            # a block that the previous step also has is not requested twice
             size = max(int(spans.sizes.sum()), sum(map(self._remote.blocks.size, {*blocks} - last)))
             last = {*blocks}
             waiting.append((step, size))
@@ -234,7 +234,7 @@ class RemoteAhead(InFile):
 
 
 def _started() -> subprocess.Popen[bytes]:
-    """Start a fetcher, which finds its modules as this process does."""
+    """Start a fetcher, which finds its modules like this process."""
     paths = os.pathsep.join([*filter(None, sys.path), str(Path(__file__).parents[2])])
     environment = os.environ | {"PYTHONPATH": paths}
     return subprocess.Popen(_FETCHER, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
