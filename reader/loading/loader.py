@@ -69,9 +69,8 @@ class MemmapLoader(Generic[Given]):
             cache reads it as "disk" does. "disk": large reads ahead in the epoch's order, for stores larger than memory;
             shuffle "block" makes them sequential. "gpu": the dataset's rows in the device's memory, gathered there. "auto":
             "cache" if the rows fit in free memory, else "disk".
-        as_tuple: the loop gets (images uint8[B, C, H, W], targets), with a list of images if rows have sizes of their own, or
-            with boxes or masks (images, dict by name). False: an ImageBatch, or a RaggedBatch if rows have sizes of their
-            own.
+        as_tuple: the loop gets (images uint8[B, C, H, W], targets), and with boxes or masks (images, dict by name). If rows
+            have sizes of their own, images is a list. False: an ImageBatch, or for such rows a RaggedBatch.
 
     A batch is a copy that belongs to the caller. While it is kept, it is never overwritten, nor is its group's memory freed;
     once dropped, its memory is reused. Each `iter` starts the next epoch, unless `set_epoch` or `load_state_dict` was called.

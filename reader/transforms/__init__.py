@@ -1,6 +1,6 @@
 """Transforms of batches, on the CPU or a device, whose randomness is a function of (seed, epoch, position, row).
 
-Never touch torch's generators, and know nothing of loaders.
+Never use torch's generators, and know nothing about loaders.
 """
 
 from __future__ import annotations

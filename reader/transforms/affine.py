@@ -1,6 +1,6 @@
-"""Rotation, shear, translation and scale of batches, each image by a matrix of its own; boxes and masks move along.
+"""Rotation, shear, translation and scale of batches, by one matrix per image; boxes and masks move along.
 
-Pixels are computed as torchvision's v2 computes them for uint8, within a level.
+Pixels equal those of torchvision's v2 for uint8, within a level.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from reader.transforms.random import (
     span,
 )
 
-# How pixels are taken from between others.
+# Interpolations.
 POINTWISE = ("nearest", "bilinear")
 
 
 class RandomAffine(RowTransform):
-    """Rotate, shift, scale and shear each image at random, keeping its center where it is, as torchvision does.
+    """Rotate, shift, scale and shear each image at random around its fixed center, as torchvision does.
 
     Args:
         degrees: v draws the angle from -v to v, (low, high) from low to high; clockwise.
@@ -40,7 +40,7 @@ class RandomAffine(RowTransform):
         scale: lowest and highest factor, above 0. None: 1.
         shear: degrees; v along x from -v to v, (low, high) along x, or four numbers, the last two along y. None: no shear.
         interpolation: "nearest" or "bilinear".
-        fill: level beyond the image, one for each channel, or a dict of both as torchvision takes it; masks get 255.
+        fill: level outside the image, one for each channel, or a dict as in torchvision; masks get 255.
         center: (x, y) in pixels from the upper left corner; None: the middle.
         seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
@@ -97,9 +97,9 @@ class RandomRotation(RowTransform):
     Args:
         degrees: v draws from -v to v, (low, high) from low to high; counterclockwise.
         interpolation: "nearest" or "bilinear".
-        expand: False alone: True would give every image of a batch another size.
+        expand: only False: True would give each image of a batch another size.
         center: (x, y) in pixels from the upper left corner; None: the middle.
-        fill: level beyond the image, one for each channel, or a dict of both as torchvision takes it; masks get 255.
+        fill: level outside the image, one for each channel, or a dict as in torchvision; masks get 255.
         seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
@@ -141,7 +141,7 @@ def moved(batch: ImageBatch, matrices: torch.Tensor, interpolation: str, fill: F
 
 
 def moved_labels(batch: ImageBatch, matrices: torch.Tensor, fill: Fill) -> ImageBatch:
-    """Move content, boxes and masks alone."""
+    """Move only content, boxes and masks."""
     content, extras = batch.content, batch.extras
     if content is None and extras is None:
         return batch
@@ -151,7 +151,7 @@ def moved_labels(batch: ImageBatch, matrices: torch.Tensor, fill: Fill) -> Image
         y0, x0, y1, x1 = _moved_boxes(content[:, None, [1, 0, 3, 2]], forward, height, width)[
             :, 0, [1, 0, 3, 2]
         ].unbind(-1)
-        # a slanted image reaches into pixels that it does not fill
+        # a slanted image only partly covers some pixels
         content = torch.stack([y0.floor(), x0.floor(), y1.ceil(), x1.ceil()], -1).to(content.dtype)
     masks = masks_in(extras)
     if masks is not None:
@@ -179,7 +179,7 @@ def inverse_matrices(
 ) -> torch.Tensor:
     """Return float64[B, 2, 3] from new to old pixel positions, both relative to the middle of the image.
 
-    angle [B] in degrees, clockwise; shift [B, 2] in pixels; scale [B]; shear [B, 2] in degrees; center as of RandomAffine.
+    angle [B] in degrees, clockwise; shift [B, 2] in pixels; scale [B]; shear [B, 2] in degrees; center as in RandomAffine.
     """
     height, width = batch.pixels.shape[1:3]
     x, y = (0.0, 0.0) if center is None else (center[0] - width * 0.5, center[1] - height * 0.5)
@@ -196,7 +196,7 @@ def inverse_matrices(
 
 
 def warped(pixels: torch.Tensor, matrices: torch.Tensor, interpolation: str, fill: Fill) -> torch.Tensor:
-    """Make uint8[B, H, W, C] of pixels at float64[B, 2, 3] of the new positions, by "nearest" or "bilinear"."""
+    """Sample uint8[B, H, W, C] by matrices float64[B, 2, 3] of the new positions, "nearest" or "bilinear"."""
     kinds = torch.full((len(pixels), 1), STEPS[interpolation], device="cpu")
     return Program.from_kinds(kinds, grid_lines(matrices, *pixels.shape[1:3])[:, None], fill).run(pixels)
 

@@ -25,7 +25,7 @@ from reader.transforms.random import (
     span,
 )
 
-# The orders of brightness, contrast and saturation, by these numbers; hue has one of the 4 positions around them.
+# The orders of brightness, contrast and saturation, by number; hue takes one of the 4 positions around them.
 _ORDERS = ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))
 _HUE = 3
 _STEPS = ("brightness", "contrast", "saturation", "hue")
@@ -34,15 +34,16 @@ _STEPS = ("brightness", "contrast", "saturation", "hue")
 class Normalize(torch.nn.Module):
     """uint8[..., C, H, W] -> dtype[..., C, H, W]: (x / 255 - mean) / std, one multiply and one add a pixel.
 
-    An nn.Module, so that it can be the model's first layer, move with it and be exported with it. As a transform it takes a batch
-    and stands last; on the CPU the images are then float[B, C, H, W] in memory, as a DataLoader's, no longer channels_last.
+    An nn.Module, so that it can be the model's first layer, move with it and be exported with it. As a transform it takes a
+    batch and must be last; on the CPU the images are then contiguous float[B, C, H, W], like a DataLoader's, no longer
+    channels_last.
 
     Args:
-        mean, std: per channel or of all, of pixels in [0, 1]; or pass a store's manifest to `Normalize.from_manifest`.
-        dtype: of the result; float16 and bfloat16 compute in float32.
+        mean, std: per channel or for all, of pixels in [0, 1]; or pass a store's manifest to `Normalize.from_manifest`.
+        dtype: dtype of the result; float16 and bfloat16 compute in float32.
 
     Raises:
-        ValueError: mean and std have different lengths, std is not above 0, or dtype is none.
+        ValueError: mean and std have different lengths, std is not above 0, or dtype is invalid.
 
     Examples:
         >>> Normalize([0.5], [0.25])(torch.tensor([[[0, 255]]], dtype=torch.uint8)).flatten().round(decimals=4).tolist()
@@ -63,7 +64,7 @@ class Normalize(torch.nn.Module):
         self.dtype = dtype
 
     def extra_repr(self) -> str:
-        """Return the settings that a print of the model shows."""
+        """Return the settings for the repr of a model."""
         std = 1 / (255 * self.get_buffer("scale").double())
         mean = -self.get_buffer("shift").double() * std
         rounded = (", ".join(f"{value:.4g}" for value in values.flatten().tolist()) for values in (mean, std))
@@ -71,10 +72,10 @@ class Normalize(torch.nn.Module):
 
     @classmethod
     def from_manifest(cls, manifest: Manifest, dtype: torch.dtype = torch.float32) -> Normalize:
-        """Use the mean and std that `pack` measured; a channel that never varies gets std 1.
+        """Use the mean and std that `pack` measured; a constant channel gets std 1.
 
         Raises:
-            TypeError: manifest is something else, such as the dataset that has it.
+            TypeError: manifest is of another type, such as its dataset.
         """
         given: object = manifest
         if not isinstance(given, Manifest):
@@ -88,12 +89,12 @@ class Normalize(torch.nn.Module):
         """Normalize images, one image, or the pixels of a batch.
 
         Raises:
-            TypeError: its pixels are floats already; or it is neither, such as a list, or a batch with its targets.
+            TypeError: its pixels are floats already; or it is of another type, such as a list, or a batch with its targets.
             ValueError: images of different sizes have masks.
         """
         if isinstance(images, Batch):
             return self._normalized(images)
-        # not by its type: the stand-in for a tensor during tracing is not a tensor
+        # not by its type: during tracing, the stand-in for a tensor is not a tensor
         if not hasattr(images, "float"):
             instead = (
                 "Give the loader a transform that makes them one size, such as RandomResizedCrop(224)."
@@ -122,7 +123,7 @@ class Normalize(torch.nn.Module):
         pixels = compiled.floats_of(batch.pixels, self._floats)
         if pixels is None:
             images = batch.pixels.movedim(-1, 1)
-            # a network's first steps on the CPU take half the time for planes
+            # a network's first layers on the CPU take half the time for planes
             pixels = self._floats(images.contiguous() if images.device.type == "cpu" else images).movedim(1, -1)
         return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
 
@@ -161,7 +162,7 @@ class ColorJitter(LevelTransform):
         self.hue, self.seed = span("hue", hue or 0, TURN, 0), seed
 
     def drawn(self, batch: ImageBatch | RaggedBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Draw what a call would use: float32[4, B] brightness, contrast, saturation and hue, and int64[B, 4] their order."""
+        """Draw the values of a call: float32[4, B] brightness, contrast, saturation and hue, and int64[B, 4] their order."""
         shares = torch.cat([draw(batch, self.seed, COLOR_JITTER), draw(batch, self.seed, COLOR_ORDER)]).float()
         limits = torch.tensor(self._all_limits(), device="cpu")
         factors = limits[:, :1] + shares[:4] * (limits[:, 1:] - limits[:, :1])

@@ -1,6 +1,6 @@
-"""Transforms made of others: one after the other, some of the time, or one of several; for each image by itself.
+"""Transforms made from others: in sequence, with a probability, or one of several; for each image separately.
 
-Two of one kind in them draw different numbers, though both have the seed they were made with.
+Two transforms of one kind in them draw different numbers, even with the same seed.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ from reader.transforms.view import View, ViewTransform
 
 Transform = Callable[[Any], Any]
 
-# Odd, so that adding it leads through all seeds before one comes again.
+# Odd, so that repeated addition passes all seeds before one repeats.
 _NEXT_SEED = 0x9E3779B97F4A7C15
 
 
 class TransformGroup(Described):
-    """Transforms that are called by another one."""
+    """A transform that calls others."""
 
     transforms: list[Transform]
 
     @property
     def needs_full_batch(self) -> bool:
-        """Return whether one of them mixes the images of a batch."""
+        """Return whether a called transform mixes the images of a batch."""
         return any(getattr(transform, "needs_full_batch", False) for transform in self.transforms)
 
 
 class Compose(TransformGroup):
-    """Call transforms one after the other, ours or any function of an ImageBatch.
+    """Call transforms one after the other: those of this package, or any function of an ImageBatch.
 
-    Two of one kind with one seed get two: the second draws as if it had been made with another. Neighbors that cut, resize and
-    flip become one pass over the pixels, and so do neighbors that change colors.
+    Two of one kind with the same seed get different ones: the second draws as if made with another seed. Adjacent crops,
+    resizes and flips become one pass over the pixels, and so do adjacent color changes.
 
     Args:
-        transforms: called in this order, each with the result of the one before it.
+        transforms: called in this order, each with the result of the previous one.
 
     Raises:
         ValueError: there are none.
@@ -79,7 +79,7 @@ class Compose(TransformGroup):
 
 
 class RandomApply(TransformGroup):
-    """Call transforms one after the other for each image with probability p; the others stay as they are.
+    """Call transforms one after the other for each image with probability p; other images stay unchanged.
 
     MixUp and CutMix are called for a whole batch, with this probability.
 
@@ -121,7 +121,7 @@ class RandomApply(TransformGroup):
         return _changed_part(batch, index, self.transforms) if len(index) else batch
 
     def program(self, batch: ImageBatch | RaggedBatch) -> Program:
-        """Draw the steps of a call, if all transforms are programs."""
+        """Draw the steps of a call; all transforms must be programs."""
         return _program(self.transforms, batch).where(self._chosen(batch))
 
     def _chosen(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
@@ -133,11 +133,11 @@ class RandomChoice(TransformGroup):
 
     Args:
         transforms: one of them is called.
-        p: how likely each is, relative to the sum; None: all alike.
+        p: probability of each, relative to the sum; None: all equal.
         seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
-        ValueError: there are none, or p is not one number of 0 or more for each.
+        ValueError: there are none, or p does not have one number of 0 or more for each.
     """
 
     def __init__(self, transforms: Sequence[Transform], p: Sequence[float] | None = None, *, seed: int = 0) -> None:
@@ -158,9 +158,9 @@ class RandomChoice(TransformGroup):
 
 
 def apply_in_turn(transforms: Sequence[Transform], batch: Any) -> Any:
-    """Call transforms one after the other, with as few passes over the pixels as there can be.
+    """Call transforms one after the other, in as few passes over the pixels as possible.
 
-    What cuts, resizes and flips is a view, whose pixels are made once; programs that follow each other are one.
+    Crops, resizes and flips share a view, whose pixels are computed once; adjacent programs are joined.
     """
     for kind, each in itertools.groupby(flattened(transforms), _kind):
         run = list(each)
@@ -179,7 +179,7 @@ def apply_in_turn(transforms: Sequence[Transform], batch: Any) -> Any:
 
 
 def flattened(transforms: Sequence[Any]) -> list[Any]:
-    """Return transforms, with each Compose replaced by its own."""
+    """Return transforms, with each Compose replaced by its transforms."""
     return [
         each
         for transform in transforms
@@ -195,13 +195,13 @@ def has_program(transform: Any) -> bool:
 
 
 def _kind(transform: Any) -> str:
-    """Name how a transform is applied: as a view, a program, or a call."""
+    """Return how a transform is applied: as a view, a program, or a call."""
     is_view = isinstance(transform, ViewTransform) and _is_ours(transform)
     return "view" if is_view else "program" if has_program(transform) else "call"
 
 
 def _is_ours(transform: object) -> bool:
-    """Return whether a transform is of this package; a subclass of the program's may override `__call__`."""
+    """Return whether a transform is from this package; a user's subclass may override `__call__`."""
     return type(transform).__module__.startswith("reader.transforms.")
 
 
@@ -211,9 +211,9 @@ def _program(transforms: Sequence[Any], batch: ImageBatch | RaggedBatch) -> Prog
 
 
 def _changed_part(batch: ImageBatch, index: torch.Tensor, transforms: Sequence[Transform]) -> ImageBatch:
-    """Call transforms with some rows of a batch, int64[P], and replace these rows by the results."""
+    """Call transforms with some rows of a batch, int64[P], and replace the rows by the results."""
     at = index.to(batch.pixels.device)
-    # rows of bytes by index_select: indexing takes twenty times as long
+    # index_select for rows of bytes: indexing takes twenty times as long
     bare = batch.replace(pixels=batch.pixels[:, :0])
     part = apply_in_turn(transforms, bare[at].replace(pixels=compiled.copied(batch.pixels, at)))
     kept = batch.pixels[at[:0]]
@@ -234,12 +234,12 @@ def distinct(transforms: Sequence[Transform]) -> list[Transform]:
     seen = set[tuple[type, int]]()
 
     def apart(transform: Any) -> Any:
-        """Copy a transform and those in it, each with a seed that no other of its kind has."""
+        """Copy a transform and those in it, each with a seed that is unique for its kind."""
         if not isinstance(transform, Described):
             return transform
         copied: Any = copy.copy(transform)
         if hasattr(transform, "seed"):
-            # a program's own class of one draws as it does
+            # a user's subclass of a transform draws like it
             kind = next(each for each in type(transform).__mro__ if each.__module__.startswith("reader.transforms."))
             copied.seed = integer("seed", transform.seed)
             while (kind, copied.seed) in seen:

@@ -1,6 +1,6 @@
-"""Recipes written for torchvision, v1 or v2, as transforms of batches: a table from its classes to ours, and from some of timm's.
+"""Converts recipes for torchvision, v1 or v2, to transforms of batches, by a table of its classes and some of timm's.
 
-Imports neither: it looks at the names of classes, and at what their objects hold.
+Imports neither: it reads the names of classes and the attributes of their objects.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class _Pixels:
     std: Sequence[float] = (1.0,)
 
     def fill(self, step: Any) -> Fill:
-        """Return the fill of a step in levels; that of masks as given."""
-        # no fill is 0, which is another level once pixels are floats
+        """Return the fill of a step in levels; the fill of masks as given."""
+        # no fill means 0, which is another level once pixels are floats
         fill = 0 if step.fill is None and self.dtype is not None else step.fill
         return mapped_fill(fill, self._levels)
 
@@ -67,7 +67,7 @@ class _Pixels:
         return tuple(min(max(round((value * std + mean) * 255), 0), 255) for value, mean, std in each)
 
 
-# What ours take of a step of each class, and of the pixels there; those below move pixels, and stand behind floats too.
+# A transform of this package for a step of each class, and the pixels there; the next table moves pixels, and also takes floats.
 _COLORS: dict[str, Callable[[Any, _Pixels], Transform]] = {
     "ColorJitter": lambda t, _: color.ColorJitter(t.brightness, t.contrast, t.saturation, t.hue),
     "GaussianBlur": lambda t, _: pixel_transforms.GaussianBlur(t.kernel_size, t.sigma),
@@ -112,16 +112,16 @@ _MOVES: dict[str, Callable[[Any, _Pixels], Transform]] = {
 def from_torchvision(transform: object) -> Compose:
     """Convert a recipe of torchvision, v1 or v2, or of timm's create_transform, to transforms of batches.
 
-    Steps become those of the same names and distributions; each image draws for itself, but other numbers than torchvision would.
-    Conversions change nothing here: rows are uint8 tensors, and what makes floats of them is one Normalize at the end. Pixels
+    Steps become transforms of the same names and distributions; each image draws separately, and other numbers than in
+    torchvision. Conversions change nothing here: rows are uint8 tensors, and one Normalize at the end makes floats. Pixels
     are within a level of torchvision's for uint8 tensors.
 
     Args:
-        transform: such as v2.Compose([...]), torch.nn.Sequential, or a transform that stands in one.
+        transform: such as v2.Compose([...]), torch.nn.Sequential, or a single transform.
 
     Raises:
-        TypeError: a step has no transform of batches, or it changes colors of pixels that are floats.
-        ValueError: it has no step, or a step has an argument that ours do not take.
+        TypeError: a step has no transform of batches, or changes colors of float pixels.
+        ValueError: it has no step, or a step has an unsupported argument.
     """
     pixels, made = _Pixels(), list[Transform]()
     for step in _steps_of(transform):
@@ -138,7 +138,7 @@ def from_torchvision(transform: object) -> Compose:
 
 
 def _name_of(step: object) -> str:
-    """Return the name of a class of torchvision's; before that of another stands its module."""
+    """Return the name of a class; for classes outside torchvision, with the module."""
     kind = type(step)
     is_torchvisions = kind.__module__.startswith("torchvision.transforms.")
     return kind.__name__ if is_torchvisions else f"{kind.__module__}.{kind.__name__}"
@@ -196,7 +196,7 @@ def _antialiased(step: Any) -> Any:
 
 
 def _sides(crop: Any) -> Any:
-    """Return the padding of a RandomCrop as it was given; v2 keeps left, right, top, bottom."""
+    """Return the padding of a RandomCrop as given; v2 stores left, right, top, bottom."""
     if crop.padding is None or not type(crop).__module__.startswith("torchvision.transforms.v2."):
         return crop.padding
     left, right, top, bottom = crop.padding

@@ -1,4 +1,4 @@
-"""torchvision's transforms for detection: images that keep sizes of their own, with boxes, and the lists that detectors take."""
+"""torchvision's transforms for detection: images of their own sizes with boxes, and the lists for detectors."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from reader.transforms.random import (
 )
 from reader.transforms.view import View, ViewTransform
 
-# Extras that ToDetection gives under names of its own.
+# Extras that ToDetection returns under other names.
 _OF_BOXES = ("boxes", "box_count", "box_targets", "masks")
 
 
 class ScaleJitter(ViewTransform):
     """Resize each image to fit target_size, by a random factor larger or smaller: torchvision's large scale jitter.
 
-    Images have sizes of their own afterwards, a RaggedBatch; FixedSizeCrop gives them one canvas. Boxes move along.
+    The result is a RaggedBatch of images with their own sizes; FixedSizeCrop puts them on one canvas. Boxes move along.
 
     Args:
-        target_size: the two sides, pixels, as torchvision reads them.
+        target_size: the two sides in pixels, as in torchvision.
         scale_range: lowest and highest factor.
         interpolation: "bilinear".
         seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
-        ValueError: target_size are not two sides of 1 or more pixels, scale_range not two factors above 0, the smaller one first,
-            or the interpolation is another.
+        ValueError: target_size is not two sides of 1 or more pixels, scale_range is not two factors above 0 in ascending
+            order, or the interpolation is unknown.
 
     Examples:
         >>> from pixpack import MemmapDataset
@@ -78,15 +78,15 @@ class ScaleJitter(ViewTransform):
         low, high = self.scale_range
         view = view.of_content()
         scale = low + draw(view.host, self.seed, SCALE_JITTER).numpy()[0] * (high - low)
-        # height by the second one, as there
+        # the height uses the second side, as in torchvision
         factor = (np.array(self.target_size) / view.sizes).min(1) * scale
         return view.resized(_scaled(view.sizes, factor), None)
 
 
 class RandomShortestSize(ViewTransform):
-    """Resize each image until its shorter side is one of min_size, drawn, or its longer one max_size: torchvision's.
+    """Resize each image until its shorter side is a random one of min_size, or its longer side max_size, as torchvision does.
 
-    Images have sizes of their own afterwards, a RaggedBatch. Boxes move along.
+    The result is a RaggedBatch of images with their own sizes. Boxes move along.
 
     Args:
         min_size: lengths of the shorter side, pixels.
@@ -95,7 +95,7 @@ class RandomShortestSize(ViewTransform):
         seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
-        ValueError: a length is not 1 or more pixels, there are none, or the interpolation is another.
+        ValueError: a length is not 1 or more pixels, there are none, or the interpolation is unknown.
 
     Examples:
         >>> from pixpack import MemmapDataset
@@ -130,10 +130,10 @@ class RandomShortestSize(ViewTransform):
 
 
 class FixedSizeCrop(ViewTransform):
-    """Cut size x size pixels at a random place of larger images, and fill smaller ones to the right and below.
+    """Crop size x size pixels at a random place of larger images, and pad smaller ones on the right and below.
 
-    What torchvision's references/detection has of that name for large scale jitter, behind ScaleJitter. Boxes are clipped; those
-    without area left are dropped. Images of one size, but still a RaggedBatch.
+    The same as FixedSizeCrop in torchvision's references/detection, used after ScaleJitter for large scale jitter. Boxes are
+    clipped; empty ones are dropped. The images have one size, but stay a RaggedBatch.
 
     Args:
         size: pixels, or (height, width).
@@ -159,7 +159,7 @@ class FixedSizeCrop(ViewTransform):
         view = view.of_content()
         drawn = draw(view.host, self.seed, FIXED_SIZE_CROP).numpy()[0]
         size = np.array([self.width, self.height])
-        # one number for both, as there
+        # one number for both axes, as in torchvision
         start = ((view.sizes - size).clip(min=0) * drawn[:, None]).astype(np.int64)
         return view.cut(np.concatenate([start, start + size], 1), None, self.fill)
 
@@ -167,9 +167,10 @@ class FixedSizeCrop(ViewTransform):
 class ToDetection(Described):
     """Return the lists that torchvision's detection models take: model(images, targets). It is the last step.
 
-    Of each image a dict with boxes float32[n, 4] (x0, y0, x1, y1 in its pixels), labels int64[n], image_id (the row), mask
-    uint8[H, W] where the rows have masks (classes by pixel: Mask R-CNN takes masks of single objects, which stores do not
-    have), and what a program adds to `extras`, by name. uint8 images become float32[C, H, W] from 0 to 1, floats stay.
+    Each image has a dict with boxes float32[n, 4] (x0, y0, x1, y1 in its pixels), labels int64[n], image_id (the row), and
+    mask uint8[H, W] if the rows have masks. These are classes by pixel: Mask R-CNN needs masks of single objects, which
+    stores do not have. Columns that a program adds to `extras` follow by name. uint8 images become float32[C, H, W] from 0 to
+    1, floats stay.
 
     Args:
         labels: the label of each class of the store; None: its index + 1, as 0 is the background.
@@ -185,7 +186,7 @@ class ToDetection(Described):
         """Return the images, [C, H, W] each, and their targets.
 
         Raises:
-            ValueError: the rows have no boxes, a box has no label, a column has the name of what is given, or it is one row.
+            ValueError: the rows have no boxes, a box has no label, a column has the name of another entry, or it is one row.
         """
         if not (isinstance(batch, Batch) and batch.pixels.is_floating_point()):
             check_batch(self, batch)
@@ -204,7 +205,7 @@ class ToDetection(Described):
             columns["mask"] = extras["masks"].unbind()
         if isinstance(batch, RaggedBatch) and batch.mask_offsets is not None:
             columns["mask"] = [batch.mask(n) for n in range(len(batch))]
-        # those of all images are cut at once
+        # boxes of all images are cut at once
         is_there = torch.arange(extras["boxes"].shape[1], device=batch.pixels.device) < extras["box_count"][:, None]
         counts = extras["box_count"].tolist()
         columns["boxes"] = extras["boxes"][is_there].split(counts)
@@ -226,5 +227,5 @@ class ToDetection(Described):
 
 
 def _scaled(sizes: Numbers, factor: npt.NDArray[np.float64]) -> Numbers:
-    """Multiply int64[B, 2] and round down, as torchvision does; a side of no pixels gets one."""
+    """Multiply int64[B, 2] and round down, as torchvision does; a side of 0 pixels gets 1."""
     return (sizes * factor[:, None]).astype(np.int64).clip(min=1)

@@ -1,4 +1,4 @@
-"""Fill values beyond an image: levels of pixels, and the class of masks."""
+"""Fill values outside an image: levels of pixels, and the class of masks."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from reader.transforms.random import LEVEL, number, numbers
 
 # One level, or one a channel; or a dict with those of images and of masks, by torchvision's types or their names. None: 0,
-# and what is bilinear is not weighted by it.
+# and bilinear edges are not blended with it.
 Fill = float | Sequence[float] | Mapping[Any, Any] | None
-# What no class is.
+# The value of pixels without a class.
 NO_CLASS = 255
 
 
@@ -23,13 +23,13 @@ def of_kind(given: Any, kind: str) -> Any:
 
 
 def levels_beyond(fill: Fill) -> tuple[float, ...] | None:
-    """Return one level of images, or one per channel; None without a fill."""
+    """Return one level of images, or one per channel; None if there is no fill."""
     given = of_kind(fill, "Image")
     return None if given is None else tuple(numbers("fill", given, LEVEL))
 
 
 def class_beyond(fill: Fill) -> int:
-    """Return the class of masks beyond the image: that of a dict, else 255, no class."""
+    """Return the class of masks outside the image: from a dict, else 255, no class."""
     given = of_kind(fill, "Mask") if isinstance(fill, Mapping) else None
     return NO_CLASS if given is None else int(number("fill", given, LEVEL))
 

@@ -1,7 +1,7 @@
-"""Boxes of images, in extras: how they move, and which are left.
+"""Boxes of images, in extras: moves them, and drops empty ones.
 
-In extras: boxes float32[B, K, 4] (x0, y0, x1, y1 in row pixels), of which the first box_count int32[B] are there,
-box_targets int64[B, K], masks uint8[B, H, W]. Knows no other extra and changes none.
+In extras: boxes float32[B, K, 4] (x0, y0, x1, y1 in row pixels), of which the first box_count int32[B] are valid, box_targets
+int64[B, K], masks uint8[B, H, W]. Neither knows nor changes other extras.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def with_moved_boxes(
 ) -> TensorDict | None:
     """Return extras with moved boxes and other masks; the rest passes through, and the given extras are not changed.
 
-    move: makes [B, K, 4] of such, clipped to the new image. Boxes without area left give their slot to the next; free slots hold
-    zeros, and target -1.
+    move: maps [B, K, 4] to [B, K, 4], clipped to the new image. Empty boxes give their slot to the next; free slots hold
+        zeros, and target -1.
 
     Raises:
         ValueError: boxes of another shape, or boxes without box_count.
@@ -46,7 +46,7 @@ def with_moved_boxes(
 
 
 def check_boxes(extras: Mapping[str, Any]) -> None:
-    """Raise ValueError where extras have boxes of another shape, or no box_count beside them."""
+    """Raise ValueError if extras have boxes of another shape, or boxes without box_count."""
     if extras["boxes"].ndim != 3 or "box_count" not in extras:
         raise ValueError(
             f"extras' boxes have the shape {list(extras['boxes'].shape)}, expected [B, K, 4] and box_count [B] beside them."
@@ -67,7 +67,7 @@ def masks_in(extras: TensorDict | None) -> torch.Tensor | None:
 def labels_in_place(batch: ImageBatch, index: torch.Tensor, part: ImageBatch) -> dict[str, Any]:
     """Return the content and extras of a batch, with those of rows int64[P] replaced by a part's.
 
-    Those of the others stay what they are, to the bit.
+    Those of other rows stay the same, to the bit.
     """
     content, extras = batch.content, batch.extras
     if content is not None and part.content is not None:

@@ -1,4 +1,4 @@
-"""Images overwritten in part, by a level or by another image of the batch, and mixed: RandomErasing, CutMix and MixUp."""
+"""Overwrites parts of images, by a level or by another image of the batch, and mixes images: RandomErasing, CutMix, MixUp."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from reader.transforms.random import (
 
 # Attempts that torchvision makes to draw a rectangle before it leaves an image unchanged.
 _TRIES = 10
-# Mean and standard deviation of photographs of ImageNet, all channels alike, in levels: so timm's noise, which is drawn after
-# Normalize, looks before it.
+# Mean and standard deviation of ImageNet's photographs, over all channels, in levels: timm draws its noise after Normalize,
+# and this is the same noise before it.
 _NOISE = (0.449 * 255, 0.226 * 255)
 
 
@@ -45,8 +45,8 @@ class RandomErasing(RowTransform):
     Args:
         p: 0..1.
         scale: lowest and highest area of the rectangle, as a share of the image's, 0..1.
-        ratio: lowest and highest height / width of it.
-        value: level, 0..255, one for each channel, or "random": noise, with the mean and deviation of photographs.
+        ratio: lowest and highest height / width of the rectangle.
+        value: level, 0..255, one for each channel, or "random": noise with the mean and deviation of photographs.
         seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
@@ -94,7 +94,7 @@ class RandomErasing(RowTransform):
         return torch.stack([x0, y0, x0 + wide, y0 + tall], -1)
 
     def _levels(self, batch: ImageBatch, n: int, box: tuple[int, int, int, int]) -> torch.Tensor:
-        """Return uint8 levels of a rectangle of image n, or one of each channel."""
+        """Return uint8 levels for a rectangle of image n, or one for each channel."""
         _, _, width, channels = batch.pixels.shape
         if self.value is None:
             x0, y0, x1, y1 = box
@@ -108,9 +108,9 @@ class RandomErasing(RowTransform):
 
 
 class _PairMix(Described):
-    """Mixes each image with the one before it in the batch, and their targets as much: the batch should be shuffled."""
+    """Mixes each image with the previous one in the batch, and their targets by the same share: the batch should be shuffled."""
 
-    # asked by RandomApply and RandomChoice: there is one draw for a batch
+    # read by RandomApply and RandomChoice: one draw for a batch
     needs_full_batch = True
 
     def __init__(
@@ -124,7 +124,7 @@ class _PairMix(Described):
         self.seed = seed
 
     def _check(self, batch: ImageBatch) -> None:
-        """Refuse anything but a batch of images and classes."""
+        """Refuse everything except a batch of images and classes."""
         check_batch(self, batch)
         if not isinstance(batch, ImageBatch):
             raise ValueError(
@@ -141,7 +141,7 @@ class _PairMix(Described):
         return both[:1] / both.sum(0)
 
     def _targets(self, targets: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
-        """Mix targets to float32[B, classes], from int64[B], where -1 gives zeros, or from [B, classes]."""
+        """Mix targets to float32[B, classes], from int64[B] (-1 gives zeros) or from [B, classes]."""
         if targets.ndim == 1 and not targets.dtype.is_floating_point:
             if self.num_classes is None:
                 raise ValueError(f"{type(self).__name__} needs num_classes=, since targets are numbers of classes.")
@@ -162,7 +162,7 @@ class _PairMix(Described):
         return result * share + result.roll(1, 0) * (1 - share)
 
     def _check_labels(self, targets: torch.Tensor, num_classes: int) -> None:
-        """Refuse labels of no class; those that only a device knows are not read, since that waits for it."""
+        """Refuse labels outside the classes; values that only a device knows are not read, since that waits for it."""
         here = on_host(targets)
         if here is not None and (here >= num_classes).any():
             raise ValueError(
@@ -172,14 +172,14 @@ class _PairMix(Described):
 
 
 class MixUp(_PairMix):
-    """Mix each image of a batch with the one before it, by one share for the batch, as torchvision does.
+    """Mix each image of a batch with the previous one, by one share for the batch, as torchvision does.
 
     The share is drawn from Beta(alpha, alpha), by the first row of the batch.
 
     Args:
         alpha: above 0, finite.
         num_classes: the number of classes; not needed if targets have a column for each class.
-        label_smoothing: share of each target that all classes get alike.
+        label_smoothing: share of each target that is spread evenly over all classes.
         seed: with the loader's seed, the epoch and the position, determines the random numbers of a batch.
 
     Raises:
@@ -196,13 +196,13 @@ class MixUp(_PairMix):
         """Return uint8 pixels of the same shape, rounded, and targets float32[B, classes].
 
         Raises:
-            ValueError: there is no num_classes, a target is not below it, or the rows have boxes or masks.
+            ValueError: num_classes is missing, a target is not below it, or the rows have boxes or masks.
         """
         self._check(batch)
         share = self.share(batch)
 
         def mixed(pixels: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
-            """Mix pixels with those of the rows before them."""
+            """Mix pixels with those of the previous rows."""
             return others.float().lerp(pixels.float(), share[0, 0].float()).round().to(torch.uint8)
 
         result = replaced(
@@ -217,14 +217,15 @@ class MixUp(_PairMix):
 
 
 class CutMix(_PairMix):
-    """Put a rectangle of the one before it into each image of a batch, the same for all, as torchvision does.
+    """Paste a rectangle of the previous image into each image of a batch, the same for all, as torchvision does.
 
-    Its area is one minus a share drawn from Beta(alpha, alpha), by the first row of the batch, and what is in the image counts.
+    Its area is one minus a share drawn from Beta(alpha, alpha), by the first row of the batch; targets use the part inside
+    the image.
 
     Args:
         alpha: above 0, finite.
         num_classes: the number of classes; not needed if targets have a column for each class.
-        label_smoothing: share of each target that all classes get alike.
+        label_smoothing: share of each target that is spread evenly over all classes.
         seed: with the loader's seed, the epoch and the position, determines the random numbers of a batch.
 
     Raises:
@@ -235,7 +236,7 @@ class CutMix(_PairMix):
         """Return uint8 pixels of the same shape, and targets float32[B, classes].
 
         Raises:
-            ValueError: there is no num_classes, a target is not below it, or the rows have boxes or masks.
+            ValueError: num_classes is missing, a target is not below it, or the rows have boxes or masks.
         """
         self._check(batch)
         x0, y0, x1, y1 = self.box(host_batch(batch)).tolist()
@@ -250,7 +251,7 @@ class CutMix(_PairMix):
         return result
 
     def box(self, batch: ImageBatch) -> torch.Tensor:
-        """Draw the rectangle that a call would put in: int64[4] x0, y0, x1, y1."""
+        """Draw the rectangle of a call: int64[4] x0, y0, x1, y1."""
         share, (height, width) = self._share(batch, CUTMIX)[0, 0], batch.pixels.shape[1:3]
         if not len(batch):
             return torch.zeros(4, dtype=torch.int64, device=share.device)

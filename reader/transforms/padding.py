@@ -25,7 +25,7 @@ class Padding(Described):
     """Pixels to add on each side of a row, and their values.
 
     Raises:
-        ValueError: padding is not 0 or more pixels, or mode is no mode.
+        ValueError: padding is not 0 or more pixels, or mode is unknown.
     """
 
     def __init__(self, padding: int | Sequence[int], fill: Fill, mode: str) -> None:
@@ -38,10 +38,10 @@ class Padding(Described):
         self.mode = one_of("padding_mode", mode, _MODES)
 
     def applied(self, view: View, sides: Numbers) -> View:
-        """Pad the images of a view by int64[B, 4] pixels, or as many for all, int64[1, 4].
+        """Pad the images of a view by int64[B, 4] pixels, or all by the same int64[1, 4].
 
         Raises:
-                ValueError: the image is repeated, and there are boxes or images of their own sizes.
+                ValueError: the mode repeats the image, and there are boxes or images of their own sizes.
         """
         if not sides.any():
             return view
@@ -73,19 +73,19 @@ class Padding(Described):
         return replace(View.from_batch(self, made), content=padded.content)
 
     def _repeated(self, pixels: torch.Tensor, sides: Sequence[int]) -> torch.Tensor:
-        """Pad uint8[B, H, W, C] by its own pixels."""
+        """Pad uint8[B, H, W, C] with its own pixels."""
         left, top, right, bottom = sides
         height, width = pixels.shape[1:3]
         down = sent(_shown(height, top, bottom, self.mode), pixels.device)
         across = sent(_shown(width, left, right, self.mode), pixels.device)
-        # lines are copied as they are; to gather all pixels takes six times as long
+        # whole lines are copied; gathering all pixels takes six times as long
         sides_of = pixels.index_select(2, across[:left]), pixels, pixels.index_select(2, across[left + width :])
         return torch.cat(sides_of, 2).index_select(1, down)
 
 
 @functools.lru_cache
 def _shown(size: int, before: int, after: int, mode: str) -> torch.Tensor:
-    """Return int64[before + size + after], the pixel of an axis that each new one shows."""
+    """Return int64[before + size + after], the old pixel on an axis for each new one."""
     return torch.from_numpy(np.pad(np.arange(size), (before, after), mode))  # type: ignore[call-overload]
 
 
@@ -94,7 +94,7 @@ class Pad(ViewTransform):
 
     Args:
         padding: pixels on every side, two of them for left and right, and top and bottom, or four: left, top, right, bottom.
-        fill: level of constant padding, one for each channel, or a dict of both as torchvision takes it; masks get 255.
+        fill: level of constant padding, one for each channel, or a dict as in torchvision; masks get 255.
         padding_mode: "constant"; "edge" repeats the outermost pixel; "reflect" mirrors the image at it; "symmetric" with it.
 
     Raises:

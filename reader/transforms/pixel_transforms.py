@@ -1,6 +1,6 @@
-"""torchvision's transforms of pixels that stay where they are, each image by itself: gray, blur, solarize, equalize and others.
+"""torchvision's transforms that do not move pixels, each image separately: gray, blur, solarize, equalize and others.
 
-Their arguments and defaults are those of torchvision's v2; what they compute stands in `pixel_ops`.
+Their arguments and defaults are those of torchvision's v2; `pixel_ops` has the computations.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _WithProbability(LevelTransform):
     """Changes the pixels of each image with probability p, by one step."""
 
     _streams: range
-    # of `program.STEPS`
+    # a name in `program.STEPS`
     _step: str
 
     def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
@@ -61,7 +61,7 @@ class _WithProbability(LevelTransform):
 
 
 class Grayscale(Described):
-    """Make each image gray, of 1 or 3 equal channels. Not random.
+    """Make each image gray, with 1 or 3 equal channels. Not random.
 
     Args:
         num_output_channels: 1 or 3.
@@ -90,7 +90,7 @@ class Grayscale(Described):
         return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
 
     def _changed(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Make uint8[B, H, W, num_output_channels] of uint8[B, H, W, C]."""
+        """Convert uint8[B, H, W, C] to uint8[B, H, W, num_output_channels]."""
         gray = pixel_ops.grayscale(pixels.movedim(-1, 1))[:, 0, :, :, None]
         # models and `cut` need each channel contiguous
         return gray.repeat(1, 1, 1, self.num_output_channels)
@@ -153,7 +153,7 @@ class RandomPosterize(_WithProbability):
     """Keep only the highest bits of each level, in each image with probability p.
 
     Args:
-        bits: 0..8, how many.
+        bits: number of bits to keep, 0..8.
         p: probability, 0 to 1.
         seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
@@ -220,15 +220,15 @@ class RandomAdjustSharpness(_WithProbability):
 
 
 class GaussianBlur(LevelTransform):
-    """Blur each image with a Gaussian kernel of a width of its own; beyond the edges the image is reflected.
+    """Blur each image with a Gaussian kernel of random width; the image is reflected at its edges.
 
     Args:
-        kernel_size: pixels, odd: one number, or (width, height), as torchvision's kernels read it.
+        kernel_size: odd pixels: one number, or (width, height), as in torchvision's kernels.
         sigma: standard deviation in pixels, or lowest and highest.
         seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
-        ValueError: kernel_size is not odd and positive, or sigma is not above 0 with the smaller one first.
+        ValueError: kernel_size is not odd and positive, or sigma is not above 0 in ascending order.
 
     Examples:
         >>> from pixpack import MemmapDataset
@@ -261,6 +261,6 @@ class GaussianBlur(LevelTransform):
         return Program(torch.full((len(batch), 1), STEPS["blur"], device="cpu"), numbers)
 
     def sigmas(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
-        """Draw the standard deviations that a call would use: float32[B] pixels."""
+        """Draw the standard deviations of a call: float32[B] pixels."""
         low, high = self.sigma
         return (low + draw(batch, self.seed, BLUR)[0] * (high - low)).float()

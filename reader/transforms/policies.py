@@ -1,4 +1,4 @@
-"""Augmentation by policies, each image by draws of its own: RandAugment, TrivialAugmentWide, and timm's RandAugment.
+"""Augmentation by policies, with separate draws for each image: RandAugment, TrivialAugmentWide, and timm's RandAugment.
 
 Operations, magnitudes and tables are those of torchvision's v2 and of timm.
 """
@@ -25,8 +25,8 @@ from reader.transforms.random import (
     one_of,
 )
 
-# All operations, numbered by position, and the kind of step that each is: of those that move pixels, the interpolation. Those
-# from 1 to 9 have a signed magnitude.
+# All operations, numbered by position, and their kind of step; for those that move pixels, the interpolation. Operations 1 to
+# 9 have a signed magnitude.
 _KINDS = {
     "Identity": "unchanged",
     "ShearX": "",
@@ -48,7 +48,7 @@ _KINDS = {
 OPERATIONS = tuple(_KINDS)
 _SHEAR_X, _SHEAR_Y, _TRANSLATE_X, _TRANSLATE_Y, _ROTATE = range(1, 6)
 _SOLARIZE, _LAST_FACTOR = OPERATIONS.index("Solarize"), OPERATIONS.index("Sharpness")
-# As timm lists them: it draws one of these 15 with equal probability.
+# In timm's order: it draws one of these 15 with equal probability.
 _ENHANCING = ("Color", "Contrast", "Brightness", "Sharpness")
 _MOVING = ("ShearX", "ShearY", "TranslateX", "TranslateY")
 _TIMM = ("AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "Solarize", "SolarizeAdd", *_ENHANCING, *_MOVING)
@@ -63,7 +63,7 @@ PolicySteps = list[tuple[torch.Tensor, torch.Tensor]]
 class Policy(RowTransform):
     """Draws operations with magnitudes for each image, and applies them one after the other.
 
-    Boxes, masks and content move with what shears, shifts and rotates.
+    Boxes, masks and content move with shears, shifts and rotations.
     """
 
     def __init__(self, interpolation: str, fill: Fill, seed: int) -> None:
@@ -101,11 +101,11 @@ class RandAugment(Policy):
     """Apply num_ops random operations of one magnitude to each image, as torchvision does. See https://arxiv.org/abs/1909.13719.
 
     Args:
-        num_ops: how many, one after the other.
-        magnitude: 0 to num_magnitude_bins - 1, how strong.
-        num_magnitude_bins: how many strengths there are.
-        interpolation: "nearest" or "bilinear", of what shears, shifts and rotates.
-        fill: level beyond the image, or one for each channel; None: 0.
+        num_ops: number of operations, one after the other.
+        magnitude: strength, 0 to num_magnitude_bins - 1.
+        num_magnitude_bins: number of strengths.
+        interpolation: "nearest" or "bilinear", for shears, shifts and rotations.
+        fill: level outside the image, or one for each channel; None: 0.
         seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
@@ -134,12 +134,12 @@ class RandAugment(Policy):
         self.magnitude = integer("magnitude", magnitude, 0, self.num_magnitude_bins - 1)
 
     def drawn(self, batch: ImageBatch) -> PolicySteps:
-        """Draw as any policy does."""
+        """Draw the operations of a call."""
         shares = draw(batch, self.seed, RAND_AUGMENT[: 2 * self.num_ops])
         table = _table_of(batch, self.num_magnitude_bins, 0.3, 150 / 331, 30, 0.9, 4)[:, self.magnitude]
         steps = []
         for n in range(self.num_ops):
-            # all but Invert
+            # all except Invert
             operation = (shares[2 * n] * 14).long()
             steps.append((operation, _signed(table[operation], operation, shares[2 * n + 1])))
         return steps
@@ -149,9 +149,9 @@ class TrivialAugmentWide(Policy):
     """Apply one random operation of a random magnitude to each image, as torchvision does. See https://arxiv.org/abs/2103.10158.
 
     Args:
-        num_magnitude_bins: how many strengths there are.
-        interpolation: "nearest" or "bilinear", of what shears, shifts and rotates.
-        fill: level beyond the image, or one for each channel; None: 0.
+        num_magnitude_bins: number of strengths.
+        interpolation: "nearest" or "bilinear", for shears, shifts and rotations.
+        fill: level outside the image, or one for each channel; None: 0.
         seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
@@ -165,7 +165,7 @@ class TrivialAugmentWide(Policy):
         self.num_magnitude_bins = integer("num_magnitude_bins", num_magnitude_bins, 1)
 
     def drawn(self, batch: ImageBatch) -> PolicySteps:
-        """Draw as any policy does."""
+        """Draw the operations of a call."""
         which, strength, sign = draw(batch, self.seed, TRIVIAL_AUGMENT)
         operation = (which * 14).long()
         table = _table_of(batch, self.num_magnitude_bins, 0.99, None, 135, 0.99, 6)
@@ -174,20 +174,21 @@ class TrivialAugmentWide(Policy):
 
 
 class TimmRandAugment(Policy):
-    """Apply operations to each image as timm's rand_augment_transform(config_str) does, each drawn and skipped by itself.
+    """Apply operations to each image as timm's rand_augment_transform(config_str) does, each drawn and skipped separately.
 
     Unlike in timm, images are sheared, shifted and rotated by one interpolation (timm draws bilinear or bicubic), and shifts
     are truncated to whole pixels. Pixels are torchvision's, within 1 level of Pillow's except for Color, Contrast and Sharpness.
 
     Args:
         config_str: "rand" and sections: m9 the strength of 10, mstd0.5 its standard deviation (above 100: any from 0 to m),
-            mmax its limit, n2 how many operations, p0.5 how likely each is, inc1 those that grow with the strength.
-        interpolation: "nearest" or "bilinear", of what shears, shifts and rotates.
-        fill: level beyond the image, or one for each channel: timm's is the mean that it normalizes by.
+            mmax its limit, n2 the number of operations, p0.5 the probability of each, inc1 operations that grow with the
+            strength.
+        interpolation: "nearest" or "bilinear", for shears, shifts and rotations.
+        fill: level outside the image, or one for each channel: in timm, the mean of its normalization.
         seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
-        ValueError: config_str has a section that is none of these.
+        ValueError: config_str has an unknown section.
 
     Examples:
         >>> from pixpack import MemmapDataset
@@ -208,13 +209,13 @@ class TimmRandAugment(Policy):
         given = {"m": 10.0, "mstd": 0.0, "mmax": 10.0, "n": 2.0, "p": 0.5, "inc": 0.0, **_sections(config_str)}
         self.config_str, self.magnitude, self.magnitude_max = config_str, given["m"], given["mmax"]
         self.magnitude_std = math.inf if given["mstd"] > 100 else given["mstd"]
-        # timm takes any digits behind inc for yes
+        # timm takes any digits after inc for yes
         self.num_layers, self.prob, self.is_increasing = int(given["n"]), given["p"], "-inc" in config_str
         if not 0 <= self.num_layers <= len(TIMM_RAND_AUGMENT) // _DRAWS or not 0 <= self.prob <= 1:
             raise ValueError(f"config_str is {config_str!r}, expected n0 to n32, and p0 to p1.")
 
     def drawn(self, batch: ImageBatch) -> PolicySteps:
-        """Draw as any policy does; 0, Identity, stands for a skipped operation."""
+        """Draw the operations of a call; a skipped one is 0, Identity."""
         if self.num_layers == 0:
             return []
         shares = draw(batch, self.seed, TIMM_RAND_AUGMENT[: _DRAWS * self.num_layers])
@@ -231,7 +232,7 @@ class TimmRandAugment(Policy):
         if self.magnitude_std == math.inf:
             level = share * self.magnitude
         else:
-            # the normal distribution's quantile; of 0 it would be infinite
+            # the normal distribution's quantile, which is infinite at 0
             level = self.magnitude + self.magnitude_std * torch.special.ndtri(share.clamp(2**-54, 1 - 2**-53))
         return level.clamp(0, self.magnitude_max)
 
@@ -245,16 +246,16 @@ class TimmRandAugment(Policy):
         of_name = {name: sign * share * most[name] for name in most}
         factor = (1 + sign * share * 0.9).clamp(min=0.1) if is_inc else share * 1.8 + 0.1
         of_name |= dict.fromkeys(_ENHANCING, factor - 1)
-        # beyond 10 the strength may ask for other numbers of bits than there are
+        # above 10, the strength may give an invalid number of bits
         of_name["Posterize"] = (4 - bits if is_inc else bits).clamp(0, 8)
-        # half a level less, as a level of 255 parts is rounded up again
+        # half a level less, since a share of 255 is rounded up again
         of_name["Solarize"] = ((256 - threshold if is_inc else threshold) - 0.5) / 255
         of_name["SolarizeAdd"] = (share * 110).trunc().clamp(max=128)
         return torch.stack([of_name.get(name, torch.zeros_like(share)) for name in _TIMM])
 
 
 def _sections(config_str: str) -> dict[str, float]:
-    """Read "rand-m9-mstd0.5" to {"m": 9, "mstd": 0.5}."""
+    """Parse "rand-m9-mstd0.5" to {"m": 9, "mstd": 0.5}."""
     first, *sections = config_str.split("-")
     found = [_SECTION.fullmatch(section) for section in sections]
     if first != "rand" or not all(found):
@@ -280,7 +281,7 @@ def _matrices(batch: ImageBatch, operation: torch.Tensor, magnitude: torch.Tenso
         torch.where(operation == number, magnitude.double(), 0.0) for number in range(_SHEAR_X, _ROTATE + 1)
     )
     shear = torch.stack([shear_x, shear_y], 1).atan().rad2deg()
-    # in whole pixels, cut
+    # in whole pixels, truncated
     shift = torch.stack([across, down], 1).trunc()
     given = -angle.remainder(360), shift, torch.ones_like(angle), shear
     # sheared around the upper left corner, turned around the middle
@@ -300,7 +301,7 @@ def _table_of(
 ) -> torch.Tensor:
     """Return float32[16, bins], the magnitudes of each operation: shears, shares of a side, degrees or factors.
 
-    shift: None is 32 pixels. Posterize keeps 8 bits, down to so many less.
+    shift: None means 32 pixels. Posterize keeps 8 bits, or up to `bits` fewer.
     """
     height, width = batch.pixels.shape[1:3]
     across, down = (32.0, 32.0) if shift is None else (shift * width, shift * height)

@@ -1,7 +1,7 @@
-"""Steps that change levels of images, each image by its own: one table of their kinds, and one executor of them.
+"""Steps that change levels, separate for each image: one table of their kinds, and one executor.
 
-The compiled part makes all steps of an image while it is in the cache; torch's kernels make them on other devices and where it is
-not built, within a level. Draws nothing, and knows no labels.
+The compiled part runs all steps of an image while it is in the cache. On other devices, or if it is not built, torch's
+kernels run them, within a level. Draws nothing, and knows no labels.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from reader.transforms.kernels.warping import warped
 from reader.transforms.labels import masks_in
 from reader.transforms.random import check_batch, host_batch
 
-# Of images uint8[B, C, H, W] and float32[B, 6] numbers of a step makes uint8[B, C, H, W].
+# Maps images uint8[B, C, H, W] and a step's numbers float32[B, 6] to uint8[B, C, H, W].
 _Kernel = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 _NUMBERS = 6
 
-# By the number that pixel_steps.h has for each. Brightness to sharpness take a factor, posterize bits, solarize the lowest level
-# that it inverts, solarize_add levels, hue a share of a turn.
+# Numbered as in pixel_steps.h. Brightness to sharpness take a factor, posterize bits, solarize the lowest inverted level,
+# solarize_add levels, hue a share of a turn.
 _KERNELS: dict[str, _Kernel] = {
     "unchanged": lambda images, _: images,
     "brightness": lambda images, numbers: pixel_ops.brightness(images, numbers[:, 0]),
@@ -44,7 +44,8 @@ _KERNELS: dict[str, _Kernel] = {
     "grayscale": lambda images, _: pixel_ops.grayscale(images),
     "hue": lambda images, numbers: pixel_ops.hue(images, numbers[:, 0]),
 }
-# The first two take the fill too, and as numbers the lines of a grid, float32[2, 3]; blur a deviation and taps across and down.
+# The first two also take the fill; their numbers are the lines of a grid, float32[2, 3]; blur a deviation and taps across and
+# down.
 STEPS = {name: number for number, name in enumerate((*_KERNELS, "nearest", "bilinear", "blur"))}
 _NAMES = tuple(STEPS)
 
@@ -53,7 +54,7 @@ _NAMES = tuple(STEPS)
 class Program:
     """Steps of each image, one after the other; on the host.
 
-    kinds: int64[B, S] of `STEPS`. numbers: float32[B, S, 6], of each step. fill: beyond the images that are moved.
+    kinds: int64[B, S] of `STEPS`. numbers: float32[B, S, 6]. fill: levels outside moved images.
     """
 
     kinds: torch.Tensor
@@ -62,7 +63,7 @@ class Program:
 
     @classmethod
     def from_kinds(cls, kinds: torch.Tensor, numbers: torch.Tensor, fill: Fill = None) -> Program:
-        """Make a program of int64[B, S] kinds and numbers: float[B, S], one a step, or [B, S, 2, 3]."""
+        """Make a program from kinds int64[B, S] and numbers: float[B, S], one per step, or [B, S, 2, 3]."""
         given = torch.zeros(*kinds.shape, _NUMBERS, device="cpu")
         if numbers.ndim == kinds.ndim:
             given[..., 0] = numbers
@@ -72,18 +73,18 @@ class Program:
 
     @classmethod
     def joined(cls, programs: Sequence[Program]) -> Program:
-        """Join programs that move nothing into one."""
+        """Join programs that move no pixels into one."""
         return cls(torch.cat([each.kinds for each in programs], 1), torch.cat([each.numbers for each in programs], 1))
 
     def where(self, is_chosen: torch.Tensor) -> Program:
-        """Keep the steps of the images chosen by bool[B]."""
+        """Keep only the steps of images chosen by bool[B]."""
         return replace(self, kinds=self.kinds * is_chosen[:, None])
 
     def run(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Return uint8[B, H, W, C] of another such.
+        """Apply all steps to uint8[B, H, W, C]; returns the same shape.
 
         Raises:
-            ValueError: the fill has neither one level nor as many as channels.
+            ValueError: the fill has neither one level nor one per channel.
         """
         fill = levels_beyond(self.fill)
         if fill is not None and len(fill) not in (1, pixels.shape[-1]):
@@ -102,7 +103,7 @@ class Program:
         return images.movedim(1, -1).contiguous()
 
     def run_each(self, batch: RaggedBatch) -> RaggedBatch:
-        """Return a batch with changed images of the same sizes; without a fill, as nothing moves in them."""
+        """Return a batch with changed images of the same sizes; there is no fill, since no pixels move."""
         kinds, numbers = self.kinds, self.numbers
         if compiled.take_channels(batch.pixels, pixel_ops.channels_of(batch)):
             return written(
@@ -119,16 +120,16 @@ class Program:
 
 
 class LevelTransform(Described):
-    """Changes the levels of each image by a program; boxes, masks and content stay, and padding takes part as any pixel."""
+    """Changes the levels of each image by a program; boxes, masks and content stay, and padding changes like any pixel."""
 
-    # each channel by itself, so that there may be any number of them
+    # whether channels are independent, so that any number is allowed
     _takes_any_channels = False
 
     def program(self, batch: ImageBatch | RaggedBatch) -> Program:
         """Draw the steps of a call; batch: on the host, its pixels are not read.
 
         Raises:
-            ValueError: the images have neither 1 nor 3 channels, where torchvision's takes no others.
+            ValueError: the images have neither 1 nor 3 channels, and torchvision's transform needs that.
         """
         if not self._takes_any_channels:
             pixel_ops.check_channels(self, batch)
@@ -141,7 +142,7 @@ class LevelTransform(Described):
         """Return uint8 pixels of the same shape.
 
         Raises:
-            ValueError: the images have neither 1 nor 3 channels, where torchvision's takes no others, or images of different
+            ValueError: the images have neither 1 nor 3 channels, and torchvision's transform needs that, or images of different
                 sizes have masks.
         """
         check_batch(self, batch)
@@ -176,7 +177,7 @@ def changed_by_row(transform: Callable[[ImageBatch], Any], batch: RaggedBatch) -
     """Call a transform with each image as a batch of one; boxes move along.
 
     Raises:
-        ValueError: there are masks.
+        ValueError: the batch has masks.
     """
     refuse_masks(transform, batch)
     made: list[ImageBatch] = []
@@ -198,7 +199,7 @@ def refuse_masks(transform: object, batch: RaggedBatch) -> None:
     """Refuse masks of images that keep sizes of their own.
 
     Raises:
-        ValueError: there are some.
+        ValueError: the batch has some.
     """
     if batch.mask_offsets is not None or masks_in(batch.extras) is not None:
         raise ValueError(
@@ -208,7 +209,7 @@ def refuse_masks(transform: object, batch: RaggedBatch) -> None:
 
 
 def _kernel(name: str, fill: Sequence[float] | None, first: list[float]) -> _Kernel:
-    """Return the kernel of a step; first: its numbers for one of the images, which all have as many taps."""
+    """Return the kernel of a step; first: its numbers for one image; all images have the same taps."""
     if name == "blur":
         taps = int(first[1]), int(first[2])
         return lambda images, numbers: pixel_ops.gaussian_blur(images, numbers[:, 0], taps)

@@ -1,6 +1,6 @@
-"""Random numbers that are a function of (seed, epoch, position in the epoch's order, row), whatever ranks and batch sizes are.
+"""Random numbers as a function of (seed, epoch, position in the epoch's order, row), for any ranks and batch sizes.
 
-A batch carries what they depend on. Never touches torch's generators, so a transform leaves the model's randomness alone.
+A batch carries these values. Never uses torch's generators, so a transform does not affect the model's randomness.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from reader.epoch import current_epoch
 from reader.host_values import on_host, sent
 from reader.store import Batch, ImageBatch, RaggedBatch
 
-# Which random numbers are whose: no two transforms share a stream, so two with one seed do not draw alike. To change one is to
-# change everybody's augmentation.
+# The streams of each transform: no two transforms share one, so two with the same seed draw differently. A change would alter
+# every user's augmentation.
 FLIP = range(1)
 CROP = range(1, 3)
 RESIZED_CROP = range(3, 25)
@@ -45,15 +45,15 @@ FIXED_SIZE_CROP = range(87, 88)
 VERTICAL_FLIP = range(99, 100)
 RAND_AUGMENT = range(128, 256)
 TIMM_RAND_AUGMENT = range(384, 512)
-# First of them: of two gamma numbers, and of a place.
+# The first streams: for two gamma numbers, and for a place.
 MIXUP, CUTMIX = 256, 320
 
-# Where the numbers of pixels begin.
+# The first stream for numbers of pixels.
 _NOISE_STREAM = 1 << 20
-# Tries until a gamma number is accepted: one fails in 1 of 20 or less.
+# Tries for a gamma number: one fails in at most 1 of 20 cases.
 _GAMMA_TRIES = 8
 
-# What numbers may be: the least, the most, and in words.
+# The limits of a number: minimum, maximum, and a description.
 Limits = tuple[float, float, str]
 _LARGEST = sys.float_info.max
 ANY: Limits = (-math.inf, math.inf, "")
@@ -81,7 +81,7 @@ def check_batch(transform: object, batch: object) -> None:
     """Check the argument of a transform.
 
     Raises:
-        TypeError: it is no batch, but a tuple of one, or a tensor; or its pixels are floats.
+        TypeError: it is not a batch, but its tuple, or a tensor; or its pixels are floats.
         ValueError: it is one row.
     """
     name = type(transform).__name__
@@ -100,7 +100,7 @@ def check_batch(transform: object, batch: object) -> None:
 
 
 def number(name: str, value: object, limits: Limits = ANY) -> float:
-    """Return a Python int or float of a number of any type; raises ValueError with the name."""
+    """Convert a number of any type to a Python int or float; raises ValueError with the name."""
     least, most, words = limits
     found = value.item() if isinstance(value, torch.Tensor | np.generic) and value.ndim == 0 else value
     if isinstance(found, int | float) and least <= found <= most:
@@ -116,7 +116,7 @@ def numbers(name: str, value: object, limits: Limits = ANY) -> list[float]:
 
 
 def span(name: str, value: object, limits: Limits, around: float | None = None) -> tuple[float, float]:
-    """Return low and high; one number v, if allowed, gives around - v, but not below the least value, and around + v.
+    """Return low and high; one number v, if allowed, gives around - v, but not below the minimum, and around + v.
 
     Raises:
         ValueError: it is neither, or a limit is exceeded.
@@ -140,7 +140,7 @@ def pair(name: str, value: object, limits: Limits) -> tuple[float, float]:
 
 
 def integer(name: str, value: object, least: float = -math.inf, most: float = math.inf) -> int:
-    """Return an int of an integer of any type; raises ValueError with the name."""
+    """Convert an integer of any type to an int; raises ValueError with the name."""
     try:
         found = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -164,7 +164,7 @@ def checked_size(size: object) -> tuple[int, int]:
 
 
 def one_of(name: str, value: object, names: Sequence[str]) -> str:
-    """Return one of several names, given as text or as a member of torchvision's enumeration; raises ValueError with the name."""
+    """Return one of several names, from text or a member of torchvision's enumeration; raises ValueError with the name."""
     found = getattr(value, "value", value)
     if found not in names:
         raise ValueError(f"{name} is {value!r}, expected one of {', '.join(names)}.")
@@ -174,11 +174,11 @@ def one_of(name: str, value: object, names: Sequence[str]) -> str:
 def draw(batch: ImageBatch | RaggedBatch, seed: int, streams: range | np.ndarray) -> torch.Tensor:
     """Draw float64[len(streams), B] in [0, 1) for the rows of a batch, on its device.
 
-    Hashes (seed, origin or epoch, stream, row) by splitmix64's finaliser, in wrapping uint64. By numpy: operators of torch of so
-    few numbers take ten times as long, and on a device they would have to be launched.
+    Hashes (seed, origin or epoch, stream, row) by splitmix64's finaliser, in wrapping uint64. Uses numpy: torch's operators
+    on so few numbers take ten times as long, and would be launched on a device.
 
     Raises:
-        ValueError: the batch does not know its rows, or seed is no integer.
+        ValueError: the batch does not know its rows, or seed is not an integer.
     """
     if batch.rows is None:
         raise ValueError("the batch has no rows, from which the randomness is drawn. Take batches from a MemmapLoader.")
@@ -198,9 +198,9 @@ def draw(batch: ImageBatch | RaggedBatch, seed: int, streams: range | np.ndarray
 
 
 def host_batch(batch: ImageBatch | RaggedBatch) -> Any:
-    """Return a batch on the host with the rows and sizes of a device's, without its pixels; a batch on the host itself.
+    """Return a host batch with the rows and sizes of a device's, without pixels; a host batch is returned itself.
 
-    It waits for the device where the host does not know them.
+    It waits for the device if the host does not know them.
     """
     if batch.pixels.device.type == "cpu":
         return batch
@@ -215,20 +215,20 @@ def host_batch(batch: ImageBatch | RaggedBatch) -> Any:
 
 
 def noise(batch: ImageBatch, n: int, seed: int, places: np.ndarray) -> np.ndarray:
-    """Draw float64 normal numbers for sample n of a batch on the host, one for each of the int64 places in its image.
+    """Draw float64 normal numbers for sample n of a host batch, one for each of the int64 places in its image.
 
     Raises:
         ValueError: the batch does not know its rows.
     """
     drawn = draw(batch[n : n + 1], seed, places + _NOISE_STREAM)
-    # never 0 or 1, whose normal numbers are infinite
+    # never 0 or 1, where the quantile is infinite
     return torch.special.ndtri(drawn[..., 0] * (1 - 2**-30) + 2**-31).numpy().reshape(places.shape)
 
 
 def gammas(batch: ImageBatch, seed: int, first: int, count: int, alpha: float) -> torch.Tensor:
-    """Draw float64[count, B] of the gamma distribution: as shares of a sum, count of them have Dirichlet's.
+    """Draw float64[count, B] from the gamma distribution; divided by their sum, they have Dirichlet's.
 
-    first: the first stream of 17 for each. By Marsaglia and Tsang (2000), with alpha + 1 where alpha is below 1.
+    first: the first stream of 17 for each. By Marsaglia and Tsang (2000), with alpha + 1 if alpha is below 1.
     """
     streams = 2 * _GAMMA_TRIES + 1
     drawn = draw(batch, seed, range(first, first + count * streams)).view(count, streams, -1)
@@ -244,7 +244,7 @@ def gammas(batch: ImageBatch, seed: int, first: int, count: int, alpha: float) -
 def rectangles(
     areas: torch.Tensor, ratios: torch.Tensor, area: Any, scale: Sequence[float], ratio: Sequence[float]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw sides of rectangles, int64[T, B] each: a share of an area, and the first by the second, drawn by its logarithm."""
+    """Draw sides of rectangles, int64[T, B] each, from a share of an area and the sides' ratio, uniform in its logarithm."""
     low, high = math.log(ratio[0]), math.log(ratio[1])
     drawn_area, drawn_ratio = area * (scale[0] + areas * (scale[1] - scale[0])), (low + ratios * (high - low)).exp()
     return (drawn_area * drawn_ratio).sqrt().round().long(), (drawn_area / drawn_ratio).sqrt().round().long()

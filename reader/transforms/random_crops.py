@@ -1,6 +1,6 @@
-"""Random cuts and flips of batches, as torchvision draws them.
+"""Random crops and flips of batches, as torchvision draws them.
 
-Each sample has parameters of its own, drawn from (seed, epoch, position, row). Boxes and masks in extras move with the pixels.
+Each sample has its own parameters, drawn from (seed, epoch, position, row). Boxes and masks in extras move with the pixels.
 The given batch is never changed.
 """
 
@@ -33,21 +33,21 @@ from reader.transforms.random import (
 )
 from reader.transforms.view import View, ViewTransform
 
-# As often torchvision's RandomResizedCrop draws a box before it takes the central one.
+# Boxes that torchvision's RandomResizedCrop draws before it takes the central one.
 _TRIES = 10
 
 
 class _RandomFlip(ViewTransform):
     """Flips each image with probability p."""
 
-    # of the random numbers
+    # the streams of its random numbers
     _stream: range
 
     def __init__(self, p: float = 0.5, *, seed: int = 0) -> None:
         self.p, self.seed = number("p", p, SHARE), seed
 
     def chosen(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
-        """Draw which images a call would flip: bool[B], on the host."""
+        """Draw which images a call flips: bool[B], on the host."""
         return torch.from_numpy(self._drawn(View.from_batch(self, batch)))
 
     def _drawn(self, view: View) -> Bools:
@@ -57,7 +57,7 @@ class _RandomFlip(ViewTransform):
 class RandomHorizontalFlip(_RandomFlip):
     """Mirror each image left to right with probability p; boxes, masks and content with it.
 
-    Images of different sizes, a RaggedBatch, keep them.
+    Images of different sizes, a RaggedBatch, keep their sizes.
 
     Args:
         p: 0..1.
@@ -83,7 +83,7 @@ class RandomHorizontalFlip(_RandomFlip):
 class RandomVerticalFlip(_RandomFlip):
     """Turn each image upside down with probability p; boxes, masks and content with it.
 
-    Images of different sizes, a RaggedBatch, keep them.
+    Images of different sizes, a RaggedBatch, keep their sizes.
 
     Args:
         p: 0..1.
@@ -107,17 +107,17 @@ class RandomVerticalFlip(_RandomFlip):
 
 
 class RandomCrop(ViewTransform):
-    """Cut size x size pixels (or (height, width)) at a random place of each image, after padding, as torchvision does.
+    """Crop size x size pixels (or (height, width)) at a random place of each image, after padding, as torchvision does.
 
-    In rows with content the place is drawn inside the content and its padding. Where that is smaller than the crop, the crop
-    holds all of it, at a random place. Boxes are clipped to the crop; those without area left are dropped. Images of different
-    sizes, a RaggedBatch, become an ImageBatch.
+    In rows with content, the place is drawn inside the content and its padding. If that is smaller than the crop, the crop
+    holds all of it, at a random place. Boxes are clipped to the crop; empty ones are dropped. Images of different sizes, a
+    RaggedBatch, become an ImageBatch.
 
     Args:
         size: pixels, or (height, width).
         padding: pixels on every side, two of them for left and right, and top and bottom, or four: left, top, right, bottom.
         pad_if_needed: pad images that are smaller than size until they are not.
-        fill: level of constant padding, one for each channel, or a dict of both as torchvision takes it; masks get 255.
+        fill: level of constant padding, one for each channel, or a dict as in torchvision; masks get 255.
         padding_mode: "constant", "edge", "reflect" or "symmetric", see Pad.
         seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
@@ -146,10 +146,10 @@ class RandomCrop(ViewTransform):
         self.pad_if_needed, self.seed = pad_if_needed, seed
 
     def apply(self, view: View) -> View:
-        """Pad and cut the images of a view.
+        """Pad and crop the images of a view.
 
         Raises:
-            ValueError: the padded images are smaller than size, or have boxes or sizes of their own where padding repeats them.
+            ValueError: the padded images are smaller than size; or the mode repeats images that have boxes or their own sizes.
         """
         size, sides = (self.width, self.height), np.array([self.padding.sides])
         if self.pad_if_needed:
@@ -163,7 +163,7 @@ class RandomCrop(ViewTransform):
                 f"RandomCrop cuts {self.height} x {self.width} pixels, but the rows have {row_height} x {row_width} and"
                 f" padding of {self.padding.sides}. Take a smaller size or more padding."
             )
-        # inside the content and its padding, or around smaller ones
+        # inside the content and its padding, or around a smaller one
         low, high = view.corners[:, :2], view.corners[:, 2:] + sides[:, :2] + sides[:, 2:] - size
         first = np.minimum(np.minimum(low, high).clip(min=0), room)
         last = np.minimum(np.maximum(low, high).clip(min=0), room)
@@ -173,12 +173,12 @@ class RandomCrop(ViewTransform):
 
 
 class RandomResizedCrop(ViewTransform):
-    """Cut a random box of each image and resize it to size x size (or (height, width)), antialiased.
+    """Crop a random box of each image and resize it to size x size (or (height, width)), antialiased.
 
-    The box is drawn by torchvision's definition: an area of scale times the image's, an aspect ratio (width / height) of
-    ratio; ten tries, then the central box that comes closest. In rows with content the image is the content, so the result
-    has none. Boxes are clipped to the crop; those without area left are dropped. Masks take the nearest pixel. Images of
-    different sizes, a RaggedBatch, become an ImageBatch.
+    The box is drawn as in torchvision: an area of scale times the image's, an aspect ratio (width / height) within ratio;
+    after ten tries, the closest central box. In rows with content, the image is the content, so the result has none. Boxes
+    are clipped to the crop; empty ones are dropped. Masks take the nearest pixel. Images of different sizes, a RaggedBatch,
+    become an ImageBatch.
 
     Args:
         size: pixels, or (height, width).
@@ -188,8 +188,8 @@ class RandomResizedCrop(ViewTransform):
         seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
-        ValueError: size is not 1 or more pixels, or scale or ratio are not two numbers above 0, the smaller one first,
-            or there is no such interpolation.
+        ValueError: size is not 1 or more pixels, scale or ratio are not two numbers above 0 in ascending order, or the
+            interpolation is unknown.
 
     Examples:
         >>> from pixpack import MemmapDataset
@@ -212,13 +212,13 @@ class RandomResizedCrop(ViewTransform):
         self.interpolation, self.seed = one_of("interpolation", interpolation, SMOOTH), seed
 
     def apply(self, view: View) -> View:
-        """Cut and resize the images of a view."""
+        """Crop and resize the images of a view."""
         view = view.of_content()
         sizes = np.full_like(view.sizes, [self.width, self.height])
         return view.cut(self._boxes(view)).resized(sizes, (self.height, self.width), self.interpolation)
 
     def boxes(self, batch: ImageBatch | RaggedBatch) -> torch.Tensor:
-        """Draw the boxes that a call would cut: int64[B, 4] x0, y0, x1, y1 in row pixels, on the host."""
+        """Draw the boxes of a call: int64[B, 4] x0, y0, x1, y1 in row pixels, on the host."""
         view = View.from_batch(self, batch)
         return torch.from_numpy(self._boxes(view.of_content()) + np.tile(view.corners[:, :2], 2))
 
@@ -230,7 +230,7 @@ class RandomResizedCrop(ViewTransform):
         areas, ratios, (down, across) = drawn[:_TRIES], drawn[_TRIES : 2 * _TRIES], drawn[2 * _TRIES :]
         box_width, box_height = rectangles(areas, ratios, height * width, self.scale, self.ratio)
         fits = (box_width > 0) & (box_width <= width) & (box_height > 0) & (box_height <= height)
-        # the first try that fits, and after the last one the central box, which always does
+        # the first try that fits; the central box comes last and always fits
         first = torch.cat([fits, torch.ones_like(fits[:1])]).byte().argmax(0, keepdim=True)
         central_height, central_width = self._central(height, width)
         box_height = torch.cat([box_height, central_height[None]]).gather(0, first)[0]

@@ -1,4 +1,4 @@
-"""Resizes and central cuts that draw nothing, of images of one size and of many: CenterCrop, Resize, and both in one."""
+"""Resizes and center crops, without random numbers, of images of one size or many: CenterCrop, Resize, and both in one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from reader.transforms.view import View, ViewTransform
 
 
 class CenterCrop(ViewTransform):
-    """Cut the central size x size pixels (or (height, width)) of each row, with zeros around one that is smaller: torchvision's.
+    """Crop the central size x size pixels (or (height, width)) of each row, with zeros around a smaller one, as torchvision does.
 
-    It resizes nothing; right behind Resize both are one pass over the pixels, see `ResizeCenterCrop`. Boxes, masks and content
+    It does not resize; directly after Resize, both are one pass over the pixels, see `ResizeCenterCrop`. Boxes, masks and content
     move with the pixels. Images of different sizes, a RaggedBatch, become an ImageBatch.
 
     Args:
@@ -36,20 +36,20 @@ class CenterCrop(ViewTransform):
         self.height, self.width = checked_size(size)
 
     def apply(self, view: View) -> View:
-        """Cut the images of a view."""
+        """Crop the images of a view."""
         return _center(view, self.height, self.width)
 
 
 class ResizeCenterCrop(ViewTransform):
-    """Resize each image, antialiased, until it covers size / fraction, and cut its central size x size pixels.
+    """Resize each image, antialiased, until it covers size / fraction, and crop its central size x size pixels.
 
-    What torchvision's Resize(size / fraction) and CenterCrop(size) give, rounding included; `pack --crop-fraction` does the same
-    offline. In rows with content the image is the content, so the result has none. Boxes and masks move with the pixels.
+    The same as torchvision's Resize(size / fraction) and CenterCrop(size), rounding included; `pack --crop-fraction` does it
+    offline. In rows with content, the image is the content, so the result has none. Boxes and masks move with the pixels.
     Images of different sizes, a RaggedBatch, become an ImageBatch.
 
     Args:
         size: pixels, or (height, width).
-        fraction: share of the resized image that is kept; 0.875 gives the usual 224 of 256.
+        fraction: share of the resized image to keep; 0.875 gives the usual 224 of 256.
 
     Raises:
         ValueError: size is not 1 or more pixels, or fraction is not above 0 and at most 1.
@@ -66,12 +66,12 @@ class ResizeCenterCrop(ViewTransform):
         self.fraction = number("fraction", fraction, (POSITIVE[0], 1, " above 0, and at most 1"))
 
     def apply(self, view: View) -> View:
-        """Resize and cut the images of a view."""
+        """Resize and crop the images of a view."""
         view = view.of_content()
         return _center(view.resized(self._covering(*view.sizes.T), None), self.height, self.width)
 
     def _covering(self, width: Numbers, height: Numbers) -> Numbers:
-        """Return int64[B, 2], the width and height to which images of widths and heights int64[B] are resized."""
+        """Return int64[B, 2], the resized width and height of images with widths and heights int64[B]."""
         # a size / fraction of 400 may be 399.99999999999994
         cover_height, cover_width = (math.floor(side / self.fraction + 1e-9) for side in (self.height, self.width))
         # the side that is shorter against the crop decides; for a square crop that is the short side
@@ -86,9 +86,9 @@ class ResizeCenterCrop(ViewTransform):
 class Resize(ViewTransform):
     """Resize each image, bilinear or bicubic, antialiased: to a height and a width, or its shorter side to a length.
 
-    With a height and a width the image of rows with content is the content, so the result has none, and images of different
-    sizes, a RaggedBatch, become an ImageBatch. With a shorter side the whole row is resized, and images of different sizes keep
-    sizes of their own. Boxes and masks move along.
+    With a height and a width, the image of rows with content is the content, so the result has none; images of different
+    sizes, a RaggedBatch, become an ImageBatch. With a shorter side, the whole row is resized, and images of different sizes
+    keep their own sizes. Boxes and masks move along.
 
     Args:
         size: (height, width), or pixels of the shorter side.
@@ -96,7 +96,7 @@ class Resize(ViewTransform):
         max_size: limit of the longer side, pixels, if size is the shorter one; or None.
 
     Raises:
-        ValueError: size is not 1 or more pixels, interpolation is neither of these, or max_size is not above size.
+        ValueError: size is not 1 or more pixels, interpolation is unknown, or max_size is not above size.
 
     Examples:
         >>> from pixpack import MemmapDataset
@@ -122,7 +122,7 @@ class Resize(ViewTransform):
         """Resize the images of a view."""
         view = view.of_content() if len(self.size) == 2 else view
         new = [self._new_size(height, width)[::-1] for width, height in view.sizes.tolist()]
-        # a shorter side of images of one size gives one size again
+        # with a shorter side, images of one size keep one size
         is_one_size = len(self.size) == 2 or view.size is not None
         size = self._new_size(*(view.size or (0, 0))) if is_one_size else None
         return view.resized(np.array(new, np.int64).reshape(-1, 2), size, self.interpolation)
@@ -138,10 +138,10 @@ class Resize(ViewTransform):
 
 
 def _center(view: View, height: int, width: int) -> View:
-    """Cut the central pixels, with zeros around smaller images."""
+    """Crop the central pixels, with zeros around smaller images."""
     size = np.array([width, height])
     slack = view.sizes - size
     half = slack // 2
-    # a half goes to the even neighbor, as Python's round does; of the zeros the half that is rounded down comes first
+    # a half is rounded to even, as by Python's round; of the zeros, the half that is rounded down comes first
     start = np.where(slack < 0, -(-slack // 2), half + (slack & half & 1))
     return view.cut(np.concatenate([start, start + size], 1), (height, width), (0.0,))

@@ -1,6 +1,6 @@
-"""The one geometry: cuts, resizes, flips and pads of images of one size and of their own.
+"""The one geometry: crops, resizes, flips and padding of images of one size and of their own sizes.
 
-Numbers, boxes and content move at each step; pixels and masks are made once, at the end. Draws nothing.
+Regions, boxes and content move at each step; pixels and masks are computed once, at the end. Draws nothing.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from reader.transforms.random import check_batch, host_batch
 
 @dataclass(frozen=True)
 class View:
-    """The planned cut, resize, flip and padding of a batch's images; boxes and content have moved already.
+    """The planned crop, resize, flip and padding of a batch's images; boxes and content have moved already.
 
     Attributes:
-        source: the batch, which has the pixels.
-        host: its rows and sizes on the host, to draw for.
+        source: the batch with the pixels.
+        host: its rows and sizes on the host, for draws.
         regions: the new images.
-        content: int64[B, 4] x0, y0, x1, y1 of the new images that is image; None: all of them.
-        extras: of the new images, except masks, which are the source's.
-        size: height and width of all new images, which then become an ImageBatch; None: they have sizes of their own.
+        content: int64[B, 4] x0, y0, x1, y1 of the image inside the new images; None: all of them.
+        extras: extras of the new images, except masks, which are the source's.
+        size: height and width of all new images, which become an ImageBatch; None: they have their own sizes.
     """
 
     source: ImageBatch | RaggedBatch
@@ -55,10 +55,10 @@ class View:
 
     @classmethod
     def from_batch(cls, transform: object, batch: ImageBatch | RaggedBatch) -> View:
-        """View the images of a batch as they are.
+        """Make a view of a batch's unchanged images.
 
         Raises:
-            TypeError: it is no batch, or its pixels are floats.
+            TypeError: it is not a batch, or its pixels are floats.
             ValueError: it is one row.
         """
         check_batch(transform, batch)
@@ -82,7 +82,7 @@ class View:
 
     @property
     def has_labels(self) -> bool:
-        """Whether something moves with the images."""
+        """Whether boxes, masks or content move with the images."""
         return self.content is not None or self.extras is not None
 
     @property
@@ -93,11 +93,11 @@ class View:
 
     @property
     def corners(self) -> Numbers:
-        """Return int64[B, 4] x0, y0, x1, y1 of the content; the whole new images without one."""
+        """Return int64[B, 4] x0, y0, x1, y1 of the content; of the whole new images without one."""
         return whole(self.sizes) if self.content is None else self.content
 
     def of_content(self) -> View:
-        """View the content alone, if rows record it."""
+        """Return the view of only the content, if rows record it."""
         return self if self.content is None else replace(self.cut(self.content), content=None)
 
     def mirrored(self, is_chosen: Bools) -> View:
@@ -117,7 +117,7 @@ class View:
     def resized(self, sizes: Numbers, size: tuple[int, int] | None, interpolation: str = "bilinear") -> View:
         """Resize the images to int64[B, 2] widths and heights, antialiased.
 
-        size: height and width of all; None: they have sizes of their own.
+        size: height and width of all; None: they have their own sizes.
         """
         before = self.regions
         if before.are_resized() or before.flags.any() or reach_beyond(before.windows, before.sizes):
@@ -135,15 +135,15 @@ class View:
         fill: Sequence[float] | None = None,
         mask_fill: int = 255,
     ) -> View:
-        """Cut int64[B, 4] x0, y0, x1, y1 out of the images, and fill pixels beyond them.
+        """Crop int64[B, 4] x0, y0, x1, y1 from the images, and fill pixels outside them.
 
         Args:
-            size: height and width of all; None: they have sizes of their own.
-            fill: the level beyond, or one for each channel; None: the windows are within the images.
-            mask_fill: the class beyond.
+            size: height and width of all; None: they have their own sizes.
+            fill: the level outside, or one for each channel; None: the windows are inside the images.
+            mask_fill: the class outside.
 
         Raises:
-            ValueError: there are neither one level nor as many as channels.
+            ValueError: the fill has neither one level nor one per channel.
         """
         before = self.regions
         if fill is not None and len(fill) not in (1, channels := channels_of(self.source)) and len(windows):
@@ -151,7 +151,7 @@ class View:
         fills = (before.fill, before.mask_fill)
         if fill is not None and reach_beyond(windows, self.sizes):
             if not np.array_equal(before.windows, whole(before.sizes)):
-                # padding that the images have already stays
+                # the images keep their existing padding
                 is_around = (before.windows[:, :2] <= 0).all() and (before.windows[:, 2:] >= before.sizes).all()
                 if not is_around or fills != (tuple(fill), mask_fill):
                     return View.from_batch(self, self.batch()).cut(windows, size, fill, mask_fill)
@@ -164,7 +164,7 @@ class View:
         return replace(moved, regions=before._replace(windows=inner, fill=fills[0], mask_fill=fills[1]), size=size)
 
     def batch(self) -> Any:
-        """Make the pixels and masks of the new images: an ImageBatch if they have one size, else a RaggedBatch."""
+        """Compute the pixels and masks of the new images: an ImageBatch if they have one size, else a RaggedBatch."""
         source, channels, count = self.source, channels_of(self.source), len(self.sizes)
         (masks, first), areas = self._masks(channels), np.multiply(*self.sizes.T)
         lengths = areas * (channels + (masks is not None and self.size is None))
@@ -207,7 +207,7 @@ class View:
         """Return the bytes of the source's masks and the offset of each, int64[B]; or None."""
         start, height, width = self.regions.images.T
         if isinstance(self.source, RaggedBatch):
-            # right behind its image
+            # right after its image
             first = start + height * width * channels
             return (None if self.source.mask_offsets is None else self.source.pixels), first
         masks = masks_in(self.source.extras)
@@ -225,13 +225,13 @@ class View:
             extras = with_moved_boxes(extras, lambda boxes: _moved_corners(boxes, there))
         if content is not None:
             moved = _moved_corners(torch.from_numpy(content)[:, None].float(), numbers)[:, 0].numpy()
-            # rows with padding are not all image
+            # rows with padding are only partly image
             content = np.concatenate([np.ceil(moved[:, :2]), np.floor(moved[:, 2:])], 1).astype(np.int64)
         return replace(self, content=content, extras=extras)
 
 
 class ViewTransform(Described):
-    """A transform that moves pixels, and boxes, masks and content with them, by steps of a view."""
+    """A transform that moves pixels, boxes, masks and content by steps of a view."""
 
     def apply(self, view: View) -> View:
         """Return the changed view."""
@@ -241,7 +241,7 @@ class ViewTransform(Described):
         """Return new images, uint8: an ImageBatch if all have one size, else a RaggedBatch.
 
         Raises:
-            TypeError: it is no batch, or its pixels are floats.
+            TypeError: it is not a batch, or its pixels are floats.
             ValueError: it is one row, or boxes or masks have another shape.
         """
         return self.apply(View.from_batch(self, batch)).batch()

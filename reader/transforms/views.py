@@ -14,16 +14,16 @@ from reader.transforms.random_crops import RandomResizedCrop
 
 
 class MultiView(Described):
-    """Call several transforms with the same images, each of which draws by itself, also one that is listed twice.
+    """Call several transforms with the same images; each draws separately, even if it is listed twice.
 
-    Called with a batch it returns (views, targets): a list of what each made, [B, C, h, w], as DataLoader collates samples
-    that are lists of images. It stands last, alone or in a Compose.
+    Called with a batch it returns (views, targets): a list of the results, [B, C, h, w], as DataLoader collates samples that
+    are lists of images. It must be last, alone or in a Compose.
 
     Args:
-        transforms: one for each view, each of batches, such as Compose([...]).
+        transforms: one transform of batches for each view, such as Compose([...]).
 
     Raises:
-        ValueError: there are none, or MixUp or CutMix is among them: there are no targets of each view.
+        ValueError: there are none, or MixUp or CutMix is among them: views have no targets of their own.
         TypeError: one cannot be called.
 
     Examples:
@@ -50,21 +50,21 @@ class MultiView(Described):
 
 
 class MultiCrop(MultiView):
-    """Cut several random crops of each image, each view with draws of its own: DINO's multi-crop, SimCLR's two views.
+    """Take several random crops of each image, with separate draws: DINO's multi-crop, SimCLR's two views.
 
     Called with a batch it returns (views, targets): a list of uint8[B, C, size, size], the global ones first, as DataLoader
-    collates samples that are lists of images. It stands last, alone or in a Compose.
+    collates samples that are lists of images. It must be last, alone or in a Compose.
 
     Args:
-        global_crops, local_crops: how many views of each kind.
+        global_crops, local_crops: number of views of each kind.
         global_size, local_size: pixels, or (height, width).
         global_scale, local_scale: lowest and highest area of the box, as a share of the image's.
         interpolation: "bilinear", or "bicubic" (as DINO).
-        global_transform, local_transform: what changes each view, or a list with one for each of them.
+        global_transform, local_transform: the transform of each view, or a list with one for each view.
         seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
-        ValueError: there is no view, another number of transforms, or MixUp or CutMix is among them.
+        ValueError: there is no view, the number of transforms differs, or MixUp or CutMix is among them.
 
     Examples:
         >>> from pixpack import MemmapDataset

@@ -1,4 +1,4 @@
-"""The computations of transforms on pixels, for whole batches: torchvision's operations, and boxes that are cut and resized.
+"""Computations on the pixels of whole batches: torchvision's operations, and crops and resizes of boxes.
 
 Know no randomness and no labels.
 """

@@ -1,8 +1,8 @@
 """torchvision's operations on pixels for whole batches: uint8[B, C, H, W] in and out, one parameter per sample.
 
-Each kernel gives what torchvision's v2 functional of that name gives for uint8, within 1 level: float32 sums may be rounded in
-another order. They take any memory format; those that look at several channels or pixels at once compute in planes. 1 or 3
-channels, but for those that treat each one by itself. Knows nothing of randomness, labels or batches.
+Each kernel equals torchvision's v2 functional of that name for uint8, within 1 level: float32 sums may be rounded in another
+order. Kernels take any memory format; those that use several channels or pixels at once compute in planes. They take 1 or 3
+channels, or any number if channels are independent. Knows nothing about randomness, labels or batches.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from reader import compiled
 from reader.host_values import sent
 from reader.store import ImageBatch, RaggedBatch
 
-# Pixels per pass on a CPU (four times as many as float32): what fits in its cache.
+# Bytes of pixels per pass on a CPU (four times as many as float32): they fit in its cache.
 CPU_PASS_BYTES = 150 << 10
 
-# How much red, green and blue count in gray: torchvision's numbers (ITU-R 601).
+# Weights of red, green and blue in gray: torchvision's numbers (ITU-R 601).
 _GRAY = (0.2989, 0.587, 0.114)
-# Bytes of pixels per pass (four times as many as float32), elsewhere than on a CPU: what leaves memory free.
+# Bytes of pixels per pass (four times as many as float32), except on a CPU: they leave memory free.
 _DEVICE_BYTES = 64 << 20
 
 Kernel = Callable[..., torch.Tensor]
 
 
 def tensor_on(device: torch.device, values: Sequence[Any], dtype: torch.dtype | None = None) -> torch.Tensor:
-    """As torch.tensor(values, device=device), without its wait for the caller's stream on CUDA.
+    """Return torch.tensor(values, device=device), without its wait for the caller's stream on CUDA.
 
-    Of a few numbers a copy from memory that is not pinned is staged at once (CUDA Runtime API, "API synchronization behavior").
+    For a few numbers, a copy from pageable memory is staged at once (CUDA Runtime API, "API synchronization behavior").
     """
     return sent(torch.tensor(values, dtype=dtype, device="cpu"), device)
 
@@ -45,7 +45,7 @@ def in_parts(kernel: Kernel, pixels: torch.Tensor, *parameters: torch.Tensor) ->
     result: list[torch.Tensor] = []
     for n, part in enumerate(zip(*(tensor.split(step) for tensor in (pixels, *parameters)), strict=True)):
         found = kernel(*part)
-        # one result for all parts: kept until they are joined, each would take memory of its own
+        # one result for all parts: if kept until a join, each would take its own memory
         result = result or [compiled.memory_like(found, len(pixels))]
         result[0][n * step : n * step + len(found)] = found
     return result[0]
@@ -97,7 +97,7 @@ def grayscale(images: torch.Tensor) -> torch.Tensor:
 
 
 def autocontrast(images: torch.Tensor) -> torch.Tensor:
-    """Stretch each channel to 0..255; one of a single level stays."""
+    """Stretch each channel to 0..255; a channel of a single level stays."""
     images = images.contiguous()
     low, high = (each[..., None, None].float() for each in (images.amin((2, 3)), images.amax((2, 3))))
     is_flat = low == high
@@ -114,7 +114,7 @@ def equalize(images: torch.Tensor) -> torch.Tensor:
     histogram = torch.zeros(count * channels * 256, dtype=torch.int32, device=images.device)
     histogram = histogram.scatter_add_(0, bins.long(), torch.ones_like(bins)).view(-1, 256)
     below = histogram.cumsum(1, dtype=torch.int32)
-    # of the lightest level that is there
+    # of the lightest level in the image
     highest = histogram.gather(1, below.argmax(1, keepdim=True))
     step = (height * width - highest) // 255
     table = ((below + step // 2) // step.clamp(min=1)).clamp(0, 255)
@@ -137,7 +137,7 @@ def sharpness(images: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
 
 
 def gaussian_blur(images: torch.Tensor, sigma: torch.Tensor, kernel_size: tuple[int, int]) -> torch.Tensor:
-    """Blur by float32[B] pixels; kernel_size is (width, height), and beyond the edges the image is reflected."""
+    """Blur by float32[B] pixels; kernel_size is (width, height), and the image is reflected at its edges."""
     across, down = (_blur_weights(sigma, size) for size in kernel_size)
     return levels_of(_blurred(_blurred(images.float(), down, 2), across, 3).round_())
 
@@ -156,7 +156,7 @@ def hue(images: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
     scaled = images.contiguous().float().mul_(1 / 255)
     value, low = scaled.amax(1, keepdim=True), scaled.amin(1, keepdim=True)
     spread = value - low
-    # 0 where all are 0, as in gray
+    # 0 if all are 0, as in gray
     red, green, blue = ((value - scaled) / spread.clamp(min=1 / 1024)).split(1, dim=1)
     turn = torch.where(
         scaled[:, :1] == value,
@@ -168,7 +168,7 @@ def hue(images: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
     sixth = turn + tensor_on(images.device, [5 / 6, 3 / 6, 1 / 6]).view(1, 3, 1, 1)
     sixth = sixth.frac_().mul_(6)
     result = value - spread * torch.minimum(sixth, 4 - sixth).clamp_(0, 1)
-    # as torchvision makes levels of [0, 1]: cut, after a factor just below 256
+    # as torchvision converts [0, 1] to levels: truncated, after a factor just below 256
     return levels_of(result.mul_(256 - 1e-3))
 
 
@@ -193,14 +193,14 @@ def check_channels(transform: object, batch: ImageBatch | RaggedBatch) -> None:
 
 
 def channels_of(batch: ImageBatch | RaggedBatch) -> int:
-    """Return the number of channels, which all images of a store share; 0 of no images of different sizes."""
+    """Return the number of channels, which all images of a store share; 0 without images."""
     return int(batch.shapes[:1, 2].sum()) if isinstance(batch, RaggedBatch) else batch.pixels.shape[-1]
 
 
 def _mixed(images: torch.Tensor, other: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
     """Mix float32[B, C, H, W] with another image, which may have one channel or one pixel."""
     factor = _each(factor)
-    # rounded once less than by a product and a sum, as torchvision's is
+    # rounded once less than by a product and a sum, as in torchvision
     return images.mul(factor).addcmul_(other, 1 - factor)
 
 
@@ -209,7 +209,7 @@ def _each(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def _blurred(images: torch.Tensor, weights: torch.Tensor, dim: int) -> torch.Tensor:
-    """Sum float32[B, C, H, W] along a dimension by float32[B, taps], from the first tap to the last as the compiled part does."""
+    """Sum float32[B, C, H, W] along a dimension with weights float32[B, taps], from first to last tap as in the compiled part."""
     size, taps = images.shape[dim], weights.shape[1]
     old = torch.arange(-(taps // 2), size + taps // 2, device=images.device).abs()
     # [-2, -1, 0, .., n - 1, n, n + 1] -> [2, 1, 0, .., n - 1, n - 2, n - 3]

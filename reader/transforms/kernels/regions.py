@@ -1,7 +1,7 @@
-"""Pixels of regions of images: each is resized, cut, mirrored and filled around; steps, and floats, of images of own sizes.
+"""Pixels of regions of images: resized, cropped, mirrored and padded; also steps, and floats, for images of their own sizes.
 
-On the CPU the compiled part makes an image in a call, several images at once; elsewhere torch does, one image after the other.
-Knows nothing of labels or randomness.
+On the CPU the compiled part makes one image per call, several at once; elsewhere torch makes one image after the other. Knows
+nothing about labels or randomness.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from reader.host_values import sent
 from reader.store import RaggedBatch
 from reader.transforms.kernels.pixel_ops import channels_of, tensor_on
 
-# Each mask's indices are int64, eight times the bytes: some masks at a time.
+# Masks per pass: their indices are int64, eight times the bytes.
 MASKS_PER_PASS = 32
 
-# as crops.c has them
+# the same as in crops.c
 IS_CUBIC, IS_MIRRORED, IS_TURNED, IS_NEAREST = 1, 2, 4, 8
 
 
@@ -30,15 +30,15 @@ Bools = npt.NDArray[np.bool_]
 
 
 class Regions(NamedTuple):
-    """The region of each image that becomes its new image; in numpy, whose operators of few numbers are the faster ones.
+    """The region of each image that becomes its new image; in numpy, which is faster for few numbers.
 
     Attributes:
-        images: int64[B, 3], the first byte of an image, its height and width.
-        boxes: int64[B, 4] x0, y0, x1, y1 in the image, which are resized, bilinear and antialiased.
-        sizes: int64[B, 2], the width and height that they are resized to.
-        windows: int64[B, 4] x0, y0, x1, y1 in the resized boxes, the new images; may reach beyond them.
+        images: int64[B, 3], the first byte of each image, its height and width.
+        boxes: int64[B, 4] x0, y0, x1, y1 in the image, to be resized, bilinear and antialiased.
+        sizes: int64[B, 2], the new width and height of the boxes.
+        windows: int64[B, 4] x0, y0, x1, y1 in the resized boxes, the new images; they may extend beyond them.
         flags: int64[B], bicubic or nearest in place of bilinear, and flips of the result.
-        fill: the level beyond the boxes, or one for each channel.
+        fill: the level outside the boxes, or one for each channel.
         mask_fill: the class there.
     """
 
@@ -52,7 +52,7 @@ class Regions(NamedTuple):
 
     @classmethod
     def from_images(cls, images: Numbers) -> Regions:
-        """Take images, int64[B, 3], as they are."""
+        """Return the regions of whole images, int64[B, 3]."""
         sizes = images[:, :0:-1]
         windows = np.concatenate([np.zeros_like(sizes), sizes], 1)
         return cls(images, windows, sizes, windows, np.zeros_like(images[:, 0]))
@@ -75,12 +75,12 @@ def write_regions(
     size_bytes: int,
     result: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Write uint8[height, width, channels] of each region of flat pixels, from int64[B] places on.
+    """Write uint8[height, width, channels] of each region of flat pixels, at places int64[B].
 
-    To result, or to new uint8[size_bytes], which is returned.
+    Writes to result, or to new uint8[size_bytes], and returns it.
 
-    What torchvision's v2 resized_crop gives: on the CPU the same bytes; elsewhere bilinear within 1, and bicubic within 1 of
-    what it gives for float32, as the CPU's uint8 kernel cuts what overshoots between the axes too.
+    The result equals torchvision's v2 resized_crop: the same bytes on the CPU; elsewhere bilinear within 1. Bicubic is within
+    1 of its float32 result, since the CPU's uint8 kernel also clips between the axes.
     """
     fill = [int(level) for level in regions.fill]
     levels = bytes(fill * channels if len(fill) == 1 else fill)
@@ -105,9 +105,9 @@ def write_regions(
 
 
 def _nearest(pixels: torch.Tensor, regions: Regions, channels: int, fill: torch.Tensor) -> torch.Tensor:
-    """Make uint8[B, height, width, C] of regions of one size: the old pixel under each new pixel's center, by integers."""
+    """Make uint8[B, height, width, C] from regions of one size: the old pixel under each new pixel's center, in integers."""
     (start, _, row_width), x, y = regions.images.T, _centers(regions, 0), _centers(regions, 1)
-    # -1 where it is beyond the box
+    # -1 outside the box
     lines = np.where(y < 0, -1, start[:, None] + y * row_width[:, None] * channels)
     line, column = (sent(torch.from_numpy(each), pixels.device) for each in (lines, x * channels))
     depth, some = torch.arange(channels, device=pixels.device), MASKS_PER_PASS
@@ -119,7 +119,7 @@ def _nearest(pixels: torch.Tensor, regions: Regions, channels: int, fill: torch.
 
 
 def _centers(regions: Regions, axis: int) -> Numbers:
-    """Return int64[B, pixels], the old place of each new place on an axis; -1 beyond the boxes."""
+    """Return int64[B, pixels], the old place of each new place on an axis; -1 outside the boxes."""
     (low, high), (start, stop) = regions.boxes.T[axis::2, :, None], regions.windows.T[axis::2, :, None]
     step, size = np.arange(int((stop - start)[0, 0])), regions.sizes[:, axis, None]
     is_flipped = regions.flags[:, None] & (IS_MIRRORED, IS_TURNED)[axis] > 0
@@ -128,7 +128,7 @@ def _centers(regions: Regions, axis: int) -> Numbers:
 
 
 def _resized(pixels: torch.Tensor, regions: Regions, channels: int) -> tuple[torch.Tensor, Regions]:
-    """Resize boxes by torch's kernels; returns these images, flat, and their regions, which resize nothing more."""
+    """Resize boxes by torch's kernels; returns these images, flat, and their regions, without resizing."""
     made, is_exact = [], pixels.device.type == "cpu"
     for (start, row_height, row_width), (x0, y0, x1, y1), (width, height), flags in zip(
         *(each.tolist() for each in (regions.images, regions.boxes, regions.sizes, regions.flags)), strict=True
@@ -136,7 +136,7 @@ def _resized(pixels: torch.Tensor, regions: Regions, channels: int) -> tuple[tor
         image = pixels[start : start + row_height * row_width * channels].view(row_height, row_width, channels)
         box = image[y0:y1, x0:x1].movedim(-1, 0)[None]
         kernel = torch.ops.aten._upsample_bicubic2d_aa if flags & IS_CUBIC else torch.ops.aten._upsample_bilinear2d_aa
-        # no other device has torch's uint8 kernel
+        # other devices lack torch's uint8 kernel
         found = kernel(box if is_exact else box.float(), [height, width], False, None, None)
         found = found if is_exact else found.round_().clamp_(0, 255).to(torch.uint8)
         made.append(found[0].movedim(0, -1).reshape(-1))
