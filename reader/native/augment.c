@@ -41,14 +41,14 @@ typedef struct {
 
 const char augment_doc[] =
     "augment(pixels, table, out, size, channels, steps, fill, threads) -> bool\n\n"
-    "Copy uint8[B, height, width, channels] with size = (height, width) to out, and do each image's steps there. table: float32[B,\n"
-    "steps, 7], the kind as an int32 and six numbers, see pixel_steps.h. fill: what warped images have beyond, three levels, or None.\n"
-    "Returns False where there is no memory.\n"
-    "Raises ValueError where a kind is none of these, or a number is out of range.";
+    "Copy uint8[B, height, width, channels] with size = (height, width) to out, and apply each image's steps there. table:\n"
+    "float32[B, steps, 7], the kind as an int32 and six numbers, see pixel_steps.h. fill: three levels outside warped images, or None.\n"
+    "Returns False if memory is lacking.\n"
+    "Raises ValueError if a kind is unknown, or a number is out of range.";
 
 const char floats_doc[] =
     "floats(pixels, tables, out, image_bytes, threads) -> None\n\n"
-    "Write for each level of uint8[B, ..., C] the float32 that tables, float32[C, 256], have for it in its channel: float32[B, C, ...].";
+    "Replace each level of uint8[B, ..., C] by its float32 in its channel's table, float32[C, 256]: writes float32[B, C, ...].";
 
 static int change_image(const void *given, int64_t number) {
     const Job *job = given;
@@ -73,14 +73,14 @@ static int change_image(const void *given, int64_t number) {
     return 1;
 }
 
-/* Floats that are not finite are compiled as if there were none: by their bits. */
+/* By the bits: the compiler assumes that all floats are finite. */
 static int is_within(float number, float low, float high) {
     uint32_t bits;
     memcpy(&bits, &number, sizeof bits);
     return (bits >> 23 & 255) != 255 && number >= low && number <= high;
 }
 
-/* Whether so many taps are odd, and reflected within a side. */
+/* Whether this number of taps is odd, and its reflection stays within a side. */
 static int are_taps(float taps, int side) {
     return is_within(taps, 1, (float)(2 * side - 1)) && (int)taps % 2;
 }

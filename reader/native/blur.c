@@ -1,4 +1,4 @@
-/* Blurs an image: sums of taps in arithmetic of 16 bits, of which every processor does eight at a time; within a level of pixel_ops.py. */
+/* Blurs an image: sums of taps in 16-bit arithmetic, eight at a time on every processor; within a level of pixel_ops.py. */
 
 #include "pixel_steps.h"
 
@@ -6,18 +6,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Taps that are summed in 16 bits: a level and as many bits of its fraction. Each product is cut to these, half of one too low. */
+/* Taps that are summed in 16 bits: a level and equally many bits of its fraction. Each product is truncated to these, half of one too low. */
 #define MOST_TAPS 32
 #define LEVEL_BITS 8
-/* All weights together, before they are made 1 << bits times as large, and where bits end. */
+/* The sum of all weights before they are scaled by 1 << bits, and the limit of bits. */
 #define ONE 65535
 #define MOST_BITS 8
 
-/* What taps of one line sum to. */
+/* The sums of taps of one line. */
 typedef struct {
     int64_t count;
     uint16_t *totals, *sums;
-    /* how many taps are in the sums */
+    /* number of taps in the sums */
     int taps;
 } Line;
 
@@ -43,7 +43,7 @@ static void add_levels(Line *line, const uint16_t *restrict from, uint16_t weigh
     line->taps++;
 }
 
-/* Adds the sums to the totals, and begins new ones. */
+/* Adds the sums to the totals, and starts new sums. */
 static void add_sums(Line *line, int bits) {
     uint16_t *restrict totals = line->totals, lost = (uint16_t)((line->taps + (1 << bits)) / 2);
     for (int64_t i = 0; i < line->count; i++)
@@ -57,7 +57,7 @@ static double weight_at(int tap, int taps, double sigma) {
     return exp(-0.5 * offset * offset);
 }
 
-/* Finds what each pixel of a line counts: exp(-x^2 / (2 sigma^2)). Returns their bits, as weights of a wide blur are small. */
+/* Computes the weight of each pixel of a line: exp(-x^2 / (2 sigma^2)). Returns their bits, since weights of a wide blur are small. */
 static int find_weights(uint16_t *weights, int taps, double sigma) {
     double sum = 0.0, middle = 0.0, before = 0.0;
     int bits = 0, start = 0;
@@ -69,7 +69,7 @@ static int find_weights(uint16_t *weights, int taps, double sigma) {
         bits++;
     for (int tap = 0; tap < taps; tap++) {
         before += weight_at(tap, taps, sigma);
-        /* what is rounded off a weight is in the next one */
+        /* the rounding error of a weight goes into the next one */
         int end = (int)(before / sum * (1 << bits) * ONE + 0.5);
         weights[tap] = (uint16_t)(end - start);
         start = end;

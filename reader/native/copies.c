@@ -1,6 +1,5 @@
-/* Copies spans of bytes without the interpreter. What is streamed does not stay in the caches, which it would only fill: it is more
- * than they hold. memcpy does that by itself for large pieces alone, not for rows of 150,528 bytes. C has no such store; that of SSE2
- * is in every x86-64. */
+/* Copies spans of bytes without the interpreter. Streamed bytes bypass the caches, which could not hold them all. memcpy does that
+ * only for large pieces, not for rows of 150,528 bytes. C has no such store instruction; every x86-64 has that of SSE2. */
 
 #include "functions.h"
 
@@ -24,15 +23,15 @@ typedef struct {
 
 const char copy_spans_doc[] =
     "copy_spans(source, begins, sizes, places, out, is_streamed) -> None\n\n"
-    "Copy bytes [begins[i], begins[i] + sizes[i]) of source to out, from places[i] on; other threads run meanwhile. begins, sizes,\n"
-    "places: int64[B]. is_streamed: past the caches, on x86-64. Raises ValueError where the three are not of one\n"
-    "length, or a span is outside of source or out.";
+    "Copy bytes [begins[i], begins[i] + sizes[i]) of source to out, at places[i]; releases the GIL. begins, sizes, places: int64[B].\n"
+    "is_streamed: past the caches, on x86-64. Raises ValueError if the three differ in length, or a span is outside source\n"
+    "or out.";
 
 static void copy_span(const uint8_t *from, uint8_t *to, size_t size, int is_streamed) {
 #ifdef CAN_STREAM
     enum { LINE = 64, STORE = sizeof(__m128i) };
     if (is_streamed && size >= 2 * LINE) {
-        /* complete lines of the cache, as a part of one would be read first */
+        /* whole cache lines: part of one would be read first */
         size_t head = -(uintptr_t)to % LINE;
         memcpy(to, from, head);
         for (from += head, to += head, size -= head; size >= LINE; size -= LINE, from += LINE, to += LINE)
@@ -43,7 +42,7 @@ static void copy_span(const uint8_t *from, uint8_t *to, size_t size, int is_stre
     memcpy(to, from, size);
 }
 
-/* Returns the number of the first span that is outside of source or out, or -1. */
+/* Returns the index of the first span that is outside source or out, or -1. */
 static int64_t copy_all(const Job *job) {
     for (int64_t n = 0; n < job->count; n++) {
         /* read once: another thread may write to the caller's arrays after the check */
@@ -56,7 +55,7 @@ static int64_t copy_all(const Job *job) {
         copy_span(job->source + begin, job->out + place, (size_t)size, job->is_streamed);
     }
 #ifdef CAN_STREAM
-    /* streamed bytes are there for other threads only after this */
+    /* other threads see streamed bytes only after this */
     _mm_sfence();
 #endif
     return -1;

@@ -10,16 +10,16 @@
 #include "threads.h"
 
 enum { IS_CUBIC = 1, IS_MIRRORED = 2, IS_TURNED = 4, IS_NEAREST = 8 };
-/* Of windows, which may reach beyond the resized box: keeps sums of them within an integer. */
+/* Limit of windows, which may extend beyond the resized box: keeps their sums within an integer. */
 #define MOST_PLACE (1 << 30)
 #define MOST_CHANNELS 4
-/* Pixels that are mirrored at once. */
+/* Pixels to mirror at once. */
 #define STRIP 512
-/* Of the cache. */
+/* Bytes of a cache line. */
 #define LINE_BYTES 64
 
-/* One row of the table, as compiled.py writes it: offset and size of the image, the box in it, the size that the box is resized to, the
- * window in the resized box, which may reach beyond it, and the byte of out where the crop begins. Boxes and windows are half-open. */
+/* One row of the table, as compiled.py writes it: offset and size of the image, the box in it, the new size of the box, the
+ * window in the resized box, which may extend beyond it, and the byte of out where the crop begins. Boxes and windows are half-open. */
 typedef struct {
     int64_t offset, image_height, image_width, x0, y0, x1, y1, width, height, left, top, right, bottom, flags, place;
 } Crop;
@@ -34,7 +34,7 @@ typedef struct {
     uint8_t fill[MOST_CHANNELS];
 } Job;
 
-/* Where a part of a crop is written: lines of so many pixels; the stride is negative where they are turned upside down. */
+/* The destination of a part of a crop: lines of this many pixels; the stride is negative if they are upside down. */
 typedef struct {
     uint8_t *at;
     int64_t stride, width, height;
@@ -42,13 +42,13 @@ typedef struct {
 
 const char crops_doc[] =
     "crops(pixels, table, out, channels, fill, threads) -> bool\n\n"
-    "Resize a box of each image in flat uint8 pixels, cut a window from that, and write it to out, uint8[height, width, channels] each.\n"
-    "table: int64[B, 15] offset, image height, image width; x0, y0, x1, y1 of the box; the width and height that it is resized to; left,\n"
+    "Resize a box of each image in flat uint8 pixels, crop a window from it, and write that to out, uint8[height, width, channels] each.\n"
+    "table: int64[B, 15] offset, image height, image width; x0, y0, x1, y1 of the box; its new width and height; left,\n"
     "top, right, bottom of the window; flags: 1 bicubic, 2 mirrored, 4 upside down, 8 nearest; its place in out. fill: a byte for each\n"
-    "channel, beyond the resized box. False: there is no memory, or a box is too large for this. Raises ValueError where a row of the\n"
-    "table is outside of its image, of pixels or of out.";
+    "channel, outside the resized box. Returns False if memory is lacking or a box is too large. Raises ValueError if a row of the\n"
+    "table is outside its image, pixels or out.";
 
-/* Mirrors pixels of three bytes, each with the byte before it, which the next one overwrites. */
+/* Mirrors pixels of three bytes, each with the previous byte, which the next pixel overwrites. */
 static void mirror_rgb(const uint8_t *restrict from, uint8_t *restrict to, int64_t pixels) {
     enum { AT_ONCE = 8 };
     int64_t i = 1, left = pixels - 1;
@@ -64,8 +64,8 @@ static void mirror_rgb(const uint8_t *restrict from, uint8_t *restrict to, int64
         memcpy(to + 3 * (left - 1), from + 3 * i, 3);
 }
 
-/* Mirrors a line, a strip after the other within the core's cache, which is asked for the memory to write meanwhile: memory that is written
- * backward takes twice as long. */
+/* Mirrors a line strip by strip within the core's cache, and prefetches the memory to write: writing backward takes twice as
+ * long otherwise. */
 static void mirror_line(const uint8_t *from, uint8_t *to, int64_t pixels, int channels) {
     uint8_t strip[STRIP * MOST_CHANNELS];
     for (int64_t count; pixels > 0; pixels -= count, from += count * channels) {
@@ -98,7 +98,7 @@ static void copy_lines(const uint8_t *from, int64_t from_stride, const Target *t
             memcpy(out, from, line_bytes);
 }
 
-/* Takes the pixel of the box that is under each new pixel's center. */
+/* Takes the pixel of the box under each new pixel's center. */
 static void take_nearest(const uint8_t *box, int64_t stride, const Crop *crop, int64_t top, int64_t left, const Target *to, int channels) {
     int64_t step = crop->flags & IS_MIRRORED ? -channels : channels;
     uint8_t *line = crop->flags & IS_MIRRORED ? to->at + (to->width - 1) * channels : to->at;
@@ -132,7 +132,7 @@ static int make_crop(const void *given, int64_t n) {
     const Crop *crop = job->crops + n;
     int channels = job->channels, is_mirrored = (crop->flags & IS_MIRRORED) != 0, is_turned = (crop->flags & IS_TURNED) != 0;
     int64_t stride = crop->image_width * channels, width = crop->right - crop->left, height = crop->bottom - crop->top;
-    /* what of the window is in the resized box */
+    /* the part of the window inside the resized box */
     int64_t left = within(crop->left, crop->width), right = within(crop->right, crop->width);
     int64_t top = within(crop->top, crop->height), bottom = within(crop->bottom, crop->height);
     uint8_t *out = job->out + crop->place;
@@ -175,7 +175,7 @@ static int is_side(int64_t side) {
     return side >= 1 && side <= MOST_SIDE;
 }
 
-/* Returns what is wrong with a row of the table, or NULL. */
+/* Returns the error of a row of the table, or NULL. */
 static const char *wrong_with(const Crop *crop, const Job *job) {
     if (!is_side(crop->image_height) || !is_side(crop->image_width))
         return "the image has a side outside of 1 to 1,048,576 pixels";

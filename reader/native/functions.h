@@ -1,4 +1,4 @@
-/* The functions that native.c gives to Python, and what their docstrings say; each is in the file of its subject. */
+/* The functions that native.c exports to Python, and their docstrings; each is in the file of its subject. */
 
 #ifndef PIXPACK_FUNCTIONS_H
 #define PIXPACK_FUNCTIONS_H

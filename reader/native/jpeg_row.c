@@ -1,6 +1,6 @@
-/* Lines come from libjpeg a few at a time, are resized while they are in the CPU's cache, and only what the row keeps is made. Pixels of
- * a JPEG at its own size go straight to where they belong, by the exact inverse DCT that is the default everywhere.
- * Serves sound JPEGs of 1 or 3 components, and leaves at whatever libjpeg complains about. */
+/* libjpeg decodes a few lines at a time, which are resized while they are in the CPU's cache; only pixels of the row are computed. Pixels
+ * of a JPEG at its own size go directly to their place, by the exact inverse DCT, the default everywhere.
+ * Serves intact JPEGs of 1 or 3 components, and stops at any error or warning of libjpeg. */
 
 #define _GNU_SOURCE /* dladdr */
 #include "jpeg_row.h"
@@ -19,16 +19,16 @@
 #error "libjpeg-turbo 2.1 or newer is needed: skipping lines of a progressive JPEG may never end before"
 #endif
 
-/* libjpeg computes the columns and lines at a crop's edge from fewer neighbors than those of the whole picture. */
+/* libjpeg computes the columns and lines at a crop's edge from fewer neighbors than in the whole picture. */
 #define MARGIN 16
-/* Of coefficients, which libjpeg keeps of a JPEG of several scans: at most 8 bytes for each pixel that pack allows by default. As in
- * row.py, which words the reason. */
+/* Bytes of coefficients, which libjpeg keeps for a JPEG of several scans: at most 8 per pixel of the largest allowed image. As in
+ * row.py, which has the reason. */
 #define MOST_KEPT_BYTES (1L << 30)
-/* A line that begins on 32 bytes is written past the caches (vmovntdq in libjpeg-turbo's jdcolext-avx2.asm). */
+/* A line aligned to 32 bytes is written past the caches (vmovntdq in libjpeg-turbo's jdcolext-avx2.asm). */
 #define LINE_OFFSET 4
-/* Of a progressive JPEG: each goes over all coefficients again, and sound ones have about 10. */
+/* Scans of a progressive JPEG: each passes over all coefficients again, and normal ones have about 10. */
 #define MOST_SCANS 100
-/* Of a row of blocks. */
+/* Lines of a row of blocks. */
 #define BLOCK_LINES 8
 
 _Static_assert(MOST_MESSAGE >= JMSG_LENGTH_MAX, "a message of libjpeg would be too long");
@@ -52,7 +52,7 @@ static void count_scans(j_common_ptr info) {
         leave(info);
 }
 
-/* Leaves at the first warning: level -1; higher ones are traces. */
+/* Stops at the first warning: level -1; higher levels are traces. */
 static void judge(j_common_ptr info, int level) {
     if (level < 0)
         leave(info);
@@ -86,7 +86,7 @@ static void close_work(Work *work) {
     free(work);
 }
 
-/* Asks for the scale that TurboJPEG takes: the largest number of eighths that gives no more than the wanted size. */
+/* Sets TurboJPEG's scale: the largest number of eighths that is not above the wanted size. */
 static int choose_scale(j_decompress_ptr info, const Wanted *wanted) {
     info->scale_denom = 8;
     for (info->scale_num = 8; info->scale_num > 0; info->scale_num--) {
@@ -97,16 +97,16 @@ static int choose_scale(j_decompress_ptr info, const Wanted *wanted) {
     return 0;
 }
 
-/* Whether columns and lines may be left out. Not of several scans: where some are missing, libjpeg smooths over blocks on both sides.
- * Not of scaled pictures with factors above 2: libjpeg-turbo 2 reads memory that it has not written. */
+/* Whether columns and lines may be skipped. Not with several scans: if some are missing, libjpeg smooths over blocks on both sides.
+ * Not for scaled pictures with factors above 2: libjpeg-turbo 2 reads memory that it has not written. */
 static int can_crop(j_decompress_ptr info) {
     return !jpeg_has_multiple_scans(info) &&
            (info->scale_num == info->scale_denom || (info->max_h_samp_factor <= 2 && info->max_v_samp_factor <= 2));
 }
 
-/* Reads lines and drops them: all but the last without making them, where that may be. */
+/* Reads lines and drops them: skips all but the last, if allowed. */
 static void drop_lines(j_decompress_ptr info, JDIMENSION stop, int may_skip, uint8_t **rows) {
-    /* libjpeg reads nothing of lines that are skipped to the end: the last one is read, so that damage before it shows */
+    /* libjpeg does not read lines skipped up to the end: read the last one, so that damage before it shows */
     JDIMENSION last = stop == info->output_height ? stop - 1 : stop;
     if (may_skip && last > info->output_scanline) {
         JDIMENSION count = last - info->output_scanline;
@@ -117,12 +117,12 @@ static void drop_lines(j_decompress_ptr info, JDIMENSION stop, int may_skip, uin
         jpeg_read_scanlines(info, rows, 1);
 }
 
-/* Decodes all of the file, of which the kept lines are resized into `out`. Does not return where libjpeg complains. */
+/* Decodes the whole file, and resizes the kept lines into `out`. Does not return if libjpeg fails or warns. */
 static int decode(Work *work, const uint8_t *data, size_t size, const Wanted *wanted, uint8_t *out, long stride) {
     j_decompress_ptr info = &work->info;
     Resampler *resampler = &work->resampler;
     jpeg_create_decompress(info);
-    /* with no file to put the rest in, it leaves where that is exceeded */
+    /* without a file for the rest, libjpeg fails if that is exceeded */
     info->mem->max_memory_to_use = MOST_KEPT_BYTES;
     info->progress = &work->progress;
     jpeg_mem_src(info, data, size);
@@ -180,7 +180,7 @@ static int decode_whole(Work *work, const uint8_t *data, size_t size, int height
     jpeg_create_decompress(info);
     jpeg_mem_src(info, data, size);
     jpeg_read_header(info, TRUE);
-    /* several scans would take memory for all coefficients of the picture */
+    /* several scans would need memory for all coefficients of the picture */
     if ((int)info->image_height != height || (int)info->image_width != width || info->num_components != channels ||
         info->progressive_mode || jpeg_has_multiple_scans(info)) {
         snprintf(work->errors.message, MOST_MESSAGE, "it has %u x %u pixels of %d components, or several scans",
@@ -216,7 +216,7 @@ int jpeg_pixels(const uint8_t *data, size_t size, int height, int width, int cha
     return is_decoded;
 }
 
-/* Cuts what is kept of the picture to what lies in it. */
+/* Clips the kept part to the picture. */
 static Wanted kept_part(const Wanted *wanted, const Place *place) {
     Wanted kept = *wanted;
     long long right = (long long)place->left + place->width, bottom = (long long)place->top + place->height;

@@ -15,18 +15,18 @@
 #include "pixel_steps.h"
 #include "resample.h"
 
-/* Version of the functions and their behavior, which __init__.py compares: a build of other sources is not used. */
+/* Version of the functions and their behavior; __init__.py checks it and refuses a build of other sources. */
 #define INTERFACE 29
 
 #define TEXT(version) #version
 #define TEXT_OF(version) TEXT(version)
-/* The version of libjpeg-turbo whose headers this is built with, as "2.1.5". */
+/* The version of the libjpeg-turbo headers of this build, as "2.1.5". */
 #define HEADERS TEXT_OF(LIBJPEG_TURBO_VERSION)
 
 PyDoc_STRVAR(row_doc,
     "row(data, source, resized, origin, size, resample, out) -> bool\n\n"
-    "Decode a JPEG to source = (width, height), at a scale of libjpeg's, resize that to resized, and cut out the size = (width,\n"
-    "height) that begins at origin = (x, y), to out: uint8[height, width, 3] of RGB, 0 outside the picture. False: not to be had here.");
+    "Decode a JPEG to source = (width, height), at a scale of libjpeg, resize it to resized, and crop size = (width, height)\n"
+    "at origin = (x, y) into out: RGB uint8[height, width, 3], 0 outside the picture. Returns False if that is impossible here.");
 
 static PyObject *row(PyObject *module, PyObject *args) {
     Py_buffer data, out;
@@ -53,8 +53,8 @@ static PyObject *row(PyObject *module, PyObject *args) {
 
 PyDoc_STRVAR(jpeg_pixels_doc,
     "jpeg_pixels(data, height, width, channels, out) -> str\n\n"
-    "Decode a baseline JPEG of this size and of 1 or 3 channels into out, uint8[height, width, channels]; other threads run\n"
-    "meanwhile. Returns what is wrong with it, \"\" where nothing is; then out is complete.");
+    "Decode a baseline JPEG of this size and of 1 or 3 channels into out, uint8[height, width, channels]; releases the GIL.\n"
+    "Returns its error, or \"\"; then out is complete.");
 
 static PyObject *jpeg_to_pixels(PyObject *module, PyObject *args) {
     Py_buffer data, out;
@@ -80,7 +80,7 @@ static PyObject *jpeg_to_pixels(PyObject *module, PyObject *args) {
 
 PyDoc_STRVAR(resize_doc,
     "resize(pixels, source, size, resample) -> bytes | None\n\n"
-    "Resize a picture of source = (width, height), of one or four bytes a pixel, to size. None: it is too long for this.");
+    "Resize a picture of source = (width, height), of one or four bytes a pixel, to size. None: a side is too long.");
 
 static PyObject *resize(PyObject *module, PyObject *args) {
     const char *pixels;
@@ -118,7 +118,7 @@ static PyObject *resize(PyObject *module, PyObject *args) {
 
 /* A multiple of 1, 2, 3, 4 and 6 channels: a channel has the same position in every group. */
 #define GROUP 96
-/* This many squares of bytes fit in 32 bits. */
+/* The sum of this many squares of bytes fits in 32 bits. */
 #define MOST_GROUPS 66051
 
 static void add_groups(const uint8_t *at, size_t groups, uint32_t *some, uint32_t *squares) {
@@ -150,7 +150,7 @@ static void add_bytes(const uint8_t *at, size_t size, uint64_t totals[GROUP], ui
 
 PyDoc_STRVAR(sums_doc,
     "sums(pixels, channels) -> tuple[int, ...]\n\n"
-    "Return the sum of each channel of interleaved bytes, and behind these the sum of squares of each.");
+    "Return the sum of each channel of interleaved bytes, then the sum of squares of each.");
 
 static PyObject *sums(PyObject *module, PyObject *args) {
     Py_buffer pixels;
@@ -179,7 +179,7 @@ static PyObject *sums(PyObject *module, PyObject *args) {
     return both;
 }
 
-PyDoc_STRVAR(library_doc, "library() -> str | None\n\nReturn the path of the file that libjpeg's functions are in.");
+PyDoc_STRVAR(library_doc, "library() -> str | None\n\nReturn the path of the file with libjpeg's functions.");
 
 static PyObject *library(PyObject *module, PyObject *unused) {
     const char *path = jpeg_library();

@@ -6,19 +6,19 @@
 #include <string.h>
 
 #define LEVELS 256
-/* Pixels per pass: what is made of them stays in the L1 cache. */
+/* Pixels per pass: intermediate results stay in the L1 cache. */
 #define STRIP 1024
 /* Weights of red, green and blue in gray, as in pixel_ops.py. */
 #define OF_RED 0.2989f
 #define OF_GREEN 0.587f
 #define OF_BLUE 0.114f
-/* Where a word that a pixel is copied to has its channels. */
+/* The position of each channel in the word of a pixel. */
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
 enum { RED = 24, GREEN = 16, BLUE = 8 };
 #else
 enum { RED = 0, GREEN = 8, BLUE = 16 };
 #endif
-/* Changes pixels, a word each, as a step of this number does. */
+/* Applies a step with this parameter to pixels, one word each. */
 typedef void (*Change)(uint32_t *words, int count, float number);
 
 /* Floats of red, green and blue. */
@@ -61,7 +61,7 @@ static void look_up(const Image *image, uint8_t tables[3][LEVELS]) {
         }
 }
 
-/* The same with one table for all channels, eight levels at a time: they are written at once. */
+/* The same with one table for all channels; eight levels are written at once. */
 static void look_up_all(const Image *image, const uint8_t table[LEVELS]) {
     uint8_t *at = image->pixels, *end = at + bytes_of(image), made[8];
     for (; end - at >= 8; at += 8) {
@@ -99,14 +99,14 @@ static inline uint32_t word_of(uint32_t red, uint32_t green, uint32_t blue) {
     return red << RED | green << GREEN | blue << BLUE;
 }
 
-/* Loads words that a pixel begins; the last is not read beyond. */
+/* Loads a word at each pixel; nothing after the last pixel is read. */
 static void load_words(const uint8_t *pixels, int count, uint32_t *words) {
     for (int i = 0; i < count - 1; i++)
         memcpy(words + i, pixels + 3 * i, 4);
     memcpy(words + count - 1, pixels + 3 * (count - 1), 3);
 }
 
-/* Writes pixels of three bytes; the fourth of each but the last is overwritten by the next. */
+/* Writes pixels of three bytes; the next pixel overwrites the fourth byte. */
 static void store_words(const uint32_t *words, int count, uint8_t *pixels) {
     for (int i = 0; i < count - 1; i++)
         memcpy(pixels + 3 * i, words + i, 4);
@@ -154,7 +154,7 @@ static void make_gray(uint32_t *words, int count, float unused) {
     }
 }
 
-/* Levels of a strip, which are within 0 to 255. In a loop of its own: compilers make one of floats alone half as long. */
+/* Converts a strip to levels, 0 to 255. A separate loop: compilers make a loop of only floats twice as fast. */
 static void levels_of(const Strip *strip, int count, uint32_t *words) {
     for (int i = 0; i < count; i++)
         words[i] = word_of((uint32_t)(int)strip->red[i], (uint32_t)(int)strip->green[i], (uint32_t)(int)strip->blue[i]);
@@ -172,14 +172,14 @@ static void mix_with_gray(uint32_t *words, int count, float factor) {
     levels_of(&strip, count, words);
 }
 
-/* One channel of a color whose hue is turned, by how far on the circle of colors it is away from where this channel is the largest. */
+/* One channel of a color with turned hue, by the distance on the circle of colors to the maximum of this channel. */
 static inline float turned(float value, float spread, float away) {
     float less = smaller(larger(2.0f * spread - away, 0.0f), spread);
     /* torch's factor for floats from 0 to 1 */
     return (value - less) * (float)((256 - 1e-3) / 255);
 }
 
-/* Turns hues by a share of the circle, which is six times as long as the spread of a color's channels. */
+/* Turns hues by a fraction of the circle, whose length is six times the spread of a color's channels. */
 static void turn_colors(uint32_t *words, int count, float share) {
     Strip strip;
     float sixths = 6.0f * (share < 0.0f ? share + 1.0f : share);
@@ -190,7 +190,7 @@ static void turn_colors(uint32_t *words, int count, float share) {
         float of_green = 2.0f * spread + b - r, of_blue = 4.0f * spread + r - g;
         float hue = g == value ? of_green : of_blue;
         hue = r == value ? g - b : hue;
-        /* from one spread below 0, which is as far away from all, to the circle */
+        /* from one spread below 0, which is equally far from all, to the circle */
         float place = hue + spread * sixths, before = place - circle;
         place = before >= 0.0f ? before : place;
         float of_g = fabsf(place - 5.0f * spread), of_b = fabsf(place - spread);
@@ -262,7 +262,7 @@ static void equalize(const Image *image) {
     look_up(image, tables);
 }
 
-/* The new level for a given level, for steps that depend on it alone; mean: of gray. */
+/* Returns the new level for a level, for steps that depend on it alone; mean: of gray. */
 static uint8_t single(int step, float number, float mean, int level) {
     int given = (int)number;
     switch (step) {

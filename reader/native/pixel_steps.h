@@ -1,5 +1,5 @@
-/* Steps that change the levels of one image in place, within a level of torch's kernels. Plain C: compilers make vector instructions
- * of it that every processor has. */
+/* Steps that change the levels of one image in place, within a level of torch's kernels. Plain C: compilers turn it into
+ * vector instructions of every processor. */
 
 #ifndef PIXPACK_PIXEL_STEPS_H
 #define PIXPACK_PIXEL_STEPS_H
@@ -38,11 +38,11 @@ enum {
 /* Applies one step, up to HUE in the list. spare: scratch memory as large as the image. */
 void pixel_step(const Image *image, int step, float number, uint8_t *spare);
 
-/* Blurs by a Gaussian of sigma pixels, of odd numbers of taps, each half less than its side; beyond the edges the image is reflected.
+/* Blurs by a Gaussian of sigma pixels, with odd numbers of taps, each half less than its side; the image is reflected at its edges.
  * spare: as large as the image. Returns 0 if out of memory. */
 int blur(const Image *image, float sigma, int across, int down, uint8_t *spare);
 
-/* Bytes of spare behind the image that warp may read; their value does not matter. */
+/* Bytes of spare after the image that warp may read; their value does not matter. */
 #define PIXEL_PADDING 1
 
 /* The color outside the image. Without a fill it is 0, and the edge is weighted once. */

@@ -1,6 +1,6 @@
-/* Reads pieces of a file and copies the spans that they hold. A piece goes through a little memory that stays in the caches: a disk
- * is handed the pages of memory that it reads to one by one, and a virtual one copies to them. Only a large piece of one span is
- * read straight to where that goes, which takes less time of the processor. */
+/* Reads pieces of a file and copies the spans in them. A piece goes through a small buffer that stays in the caches: a disk gets the
+ * pages of memory to read into one by one, and a virtual disk copies to them. Only a large piece of one span is read directly to its
+ * destination, which takes less CPU time. */
 
 #include "functions.h"
 
@@ -16,9 +16,9 @@
 /* The numbers of a read, and of a span. */
 enum { READ_START, READ_SIZE, READ_NUMBERS };
 enum { BEGIN, SIZE, MEMORY, PLACE, SPAN_NUMBERS };
-/* A piece is large from this part of staging on: a half. */
+/* A piece is large from this fraction of staging on: a half. */
 enum { LARGE_PART = 2 };
-/* How a piece ended, where it is not the byte at which the file ends. */
+/* The result of a piece, if it is not the byte at which the file ends. */
 enum { COMPLETE = -1, SYSTEM_ERROR = -2, WRONG_READ = -3, WRONG_SPAN = -4, NO_MEMORY = -5 };
 
 typedef struct {
@@ -26,25 +26,25 @@ typedef struct {
     int64_t align, base, staging_bytes, span_count, memory_count;
     uint8_t *staging;
     const UnalignedInt64 *spans;
-    /* of each span the first byte, and the largest end of it and those before it: both rise */
+    /* each span's first byte, and the largest end up to it: both ascend */
     int64_t *begins, *reaches;
     const Py_buffer *memories;
 } Job;
 
 const char read_spans_doc[] =
     "read_spans(descriptor, reads, align, base, staging, spans, memories) -> int\n\n"
-    "Read pieces of a file to staging, whole blocks of align bytes, and copy the spans that they hold to memories; other threads run\n"
-    "meanwhile. The file begins at byte base of what all numbers count. reads: int64[R, 2], first byte and size. spans:\n"
-    "int64[S, 4], first byte, size, number of the memory and place in it, sorted by the first byte; those that a piece holds a part of\n"
-    "are copied so far. Returns the byte at which the file ends before a piece does, or -1. Raises OSError as pread(2) does,\n"
-    "ValueError where a piece does not fit in staging, a span in its memory, or base is no whole block.";
+    "Read pieces of a file to staging, whole blocks of align bytes, and copy the spans in them to memories; releases the GIL.\n"
+    "The file begins at byte base of all offsets. reads: int64[R, 2], first byte and size. spans:\n"
+    "int64[S, 4], first byte, size, number of the memory and place in it, sorted by the first byte; of a span that is partly in a piece,\n"
+    "that part is copied. Returns the byte at which the file ends if that is inside a piece, else -1. Raises OSError as pread(2)\n"
+    "does, ValueError if a piece does not fit in staging, a span does not fit in its memory, or base is not at a block.";
 
 /* another thread may write to the caller's arrays after a check */
 static int64_t number(const UnalignedInt64 *table, int64_t at) {
     return *(const volatile UnalignedInt64 *)(table + at);
 }
 
-/* Returns the number of the first span of which a number, which rises, is larger than a byte. */
+/* Returns the index of the first span whose number, which ascends, is larger than a byte. */
 static int64_t first_behind(const Job *job, const int64_t *rising, int64_t byte) {
     int64_t low = 0, high = job->span_count;
     while (low < high) {
@@ -59,7 +59,7 @@ static int64_t first_behind(const Job *job, const int64_t *rising, int64_t byte)
 
 typedef struct {
     int64_t begin, size;
-    /* NULL where it is outside of its memory */
+    /* NULL if it is outside its memory */
     uint8_t *to;
 } Span;
 
@@ -76,7 +76,7 @@ static Span span_at(const Job *job, int64_t n) {
     return span;
 }
 
-/* Returns where bytes [start, end) go if they are a large part of one span, of whole blocks; otherwise staging. */
+/* Returns the destination of bytes [start, end) if they are a large part of one span, in whole blocks; else staging. */
 static uint8_t *target_of(const Job *job, int64_t start, int64_t end) {
     int64_t n = first_behind(job, job->begins, start) - 1;
     if (n < 0 || (end - start) < job->staging_bytes / LARGE_PART || start % job->align || end % job->align)
@@ -88,7 +88,7 @@ static uint8_t *target_of(const Job *job, int64_t start, int64_t end) {
     return span.to + (start - span.begin);
 }
 
-/* Copies what was read of each span: bytes [start, end), of which the first is at `read`. */
+/* Copies the read part of each span: bytes [start, end), which begin at `read`. */
 static int64_t copy_parts(const Job *job, const uint8_t *read, int64_t start, int64_t end) {
     for (int64_t n = first_behind(job, job->reaches, start); n < job->span_count; n++) {
         Span span = span_at(job, n);
@@ -127,13 +127,13 @@ static int64_t read_piece(const Job *job, int64_t start, int64_t size) {
     return copy_parts(job, to + (start - first), start, start + size);
 }
 
-/* Notes where spans begin, and how far they and those before them reach. */
+/* Records the start of each span, and the largest end up to it. */
 static void note_spans(const Job *job) {
     int64_t reach = INT64_MIN;
     for (int64_t n = 0; n < job->span_count; n++) {
         const UnalignedInt64 *numbers = job->spans + n * SPAN_NUMBERS;
         int64_t begin = number(numbers, BEGIN), size = number(numbers, SIZE);
-        /* one that span_at refuses is in the way of all that is read */
+        /* a span that span_at refuses overlaps every read */
         int64_t end = begin < 0 || size < 0 || begin > INT64_MAX - size ? INT64_MAX : begin + size;
         reach = end > reach ? end : reach;
         job->begins[n] = begin;
@@ -155,7 +155,7 @@ static int64_t read_all(Job *job, const UnalignedInt64 *reads, int64_t count) {
     return COMPLETE;
 }
 
-/* Returns the memories as buffers, NULL with an exception where one is not writable bytes. */
+/* Returns the memories as buffers; NULL with an exception if one is not writable bytes. */
 static Py_buffer *buffers_of(PyObject *memories, Py_ssize_t count) {
     Py_buffer *buffers = PyMem_Calloc(count ? (size_t)count : 1, sizeof(Py_buffer));
     if (!buffers) {

@@ -1,5 +1,5 @@
-/* Pillow-SIMD's resampling of 8-bit pixels, bit for bit: horizontal first, rounded to bytes, then vertical. Weights have 16 bits; their
- * precision is what the largest weight of all outputs leaves room for. */
+/* Pillow-SIMD's resampling of 8-bit pixels, bit for bit: horizontal first, rounded to bytes, then vertical. Weights have 16 bits; the
+ * largest weight of all outputs limits their precision. */
 
 #include "resample.h"
 
@@ -68,7 +68,7 @@ static int weigh(double *weights, int *start, int output, int source, int output
     return last - first;
 }
 
-/* Computes the coefficients of outputs [from, to), the last first where they are mirrored. The precision depends on all outputs, including
+/* Computes the coefficients of outputs [from, to), in reverse order if mirrored. The precision depends on all outputs, including
  * those outside the crop. */
 static int axis_init(Axis *axis, int source, int outputs, int filter, int from, int to, int is_mirrored) {
     double spread = source > outputs ? (double)source / outputs : 1.0, largest = 0.0;
@@ -307,8 +307,8 @@ static int has_avx2(void) {
 }
 
 #elif defined(HAS_NEON)
-/* Two neighboring pixels of each line per step, four bytes each; where a pixel has three, the fourth belongs to the next one and
- * what is made of it is overwritten. The odd last weight is 0. */
+/* Two neighboring pixels of each line per step, four bytes each; if a pixel has three, the fourth belongs to the next one and
+ * its result is overwritten. The odd last weight is 0. */
 static inline __attribute__((always_inline)) void across_of(
     const Axis *axis, int pixel_bytes, uint8_t *const in[LINES], uint8_t *const out[LINES]) {
     const int32x4_t half = vdupq_n_s32(1 << (axis->precision - 1)), shift = vdupq_n_s32(-axis->precision);
@@ -364,7 +364,7 @@ static void down_neon(const int16_t *weights, uint8_t *const *lines, int count, 
 }
 #endif
 
-/* Copies pixels of one channel, or as many as they have bytes. */
+/* Copies pixels of one channel, or of all their bytes. */
 static void pack(const uint8_t *from, uint8_t *to, int pixels, int pixel_bytes, int channels) {
     if (channels == pixel_bytes)
         memcpy(to, from, (size_t)pixels * (size_t)pixel_bytes);
@@ -413,7 +413,7 @@ void resampler_push(Resampler *self, uint8_t *const lines[LINES], int count) {
     self->line += count;
     const Axis *down = &self->down;
     int kept_bytes = self->across.outputs * self->pixel_bytes;
-    /* full registers are written: directly into the row where they end inside it */
+    /* writes full registers: directly into the row if they end inside it */
     int is_straight = self->channels == self->pixel_bytes && kept_bytes % 32 == 0;
     for (; self->output < down->outputs; self->output++) {
         int start = down->starts[self->output], taps = down->counts[self->output];

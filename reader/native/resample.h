@@ -24,8 +24,8 @@ typedef struct {
 /* PIL.Image.Resampling */
 enum { LANCZOS = 1, BILINEAR = 2, BICUBIC = 3, BOX = 4 };
 
-/* The output: the picture is resized to width x height, of which [x0, x1) x [y0, y1) is kept, with this many channels, mirrored at last. Lines
- * have 3 bytes per pixel where there are 3 channels, else 4, of which 1 or 4 channels are kept. */
+/* The output: the picture is resized to width x height, of which [x0, x1) x [y0, y1) is kept, with this many channels, mirrored last. Lines
+ * have 3 bytes per pixel for 3 channels, else 4, of which 1 or 4 channels are kept. */
 typedef struct {
     int source_width, source_height, width, height, x0, x1, y0, y1, filter, channels, is_mirrored;
 } Wanted;
@@ -57,7 +57,7 @@ typedef struct {
     int pixel_bytes;
 } Picture;
 
-/* Writes the wanted part of the picture with all of its channels, whatever wanted->channels says. Returns 0 if resampler_init does, or if
+/* Writes the wanted part of the picture with all of its channels, regardless of wanted->channels. Returns 0 if resampler_init does, or if
  * out of memory. */
 int picture_resize(const Picture *picture, const Wanted *wanted, uint8_t *out, long out_stride);
 

@@ -1,4 +1,4 @@
-/* Threads that take the indices of a job from a shared counter until none is left. */
+/* Threads take the indices of a job from a shared counter until none is left. */
 
 #include "threads.h"
 

@@ -1,4 +1,4 @@
-/* Calls a function for the indices 0 to count - 1 on several threads. Knows nothing of Python. */
+/* Calls a function for the indices 0 to count - 1 on several threads. Knows nothing about Python. */
 
 #ifndef PIXPACK_THREADS_H
 #define PIXPACK_THREADS_H

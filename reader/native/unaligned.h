@@ -1,4 +1,4 @@
-/* Numbers in memory of the caller, which may begin at any byte: a view of a file or of part of an array does. */
+/* Numbers in the caller's memory, which may begin at any byte, as a view of a file or of part of an array does. */
 
 #ifndef PIXPACK_UNALIGNED_H
 #define PIXPACK_UNALIGNED_H

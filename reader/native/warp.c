@@ -7,19 +7,19 @@
 
 /* Points per pass. */
 #define STRIP 256
-/* Half of the numbers that have no fraction in float32: what is added to it and taken off again is rounded. */
+/* Half of the numbers without a fraction in float32: adding and subtracting it rounds a value. */
 #define ROUNDING 12582912.0f
-/* The channels of a pixel in one number of 64 bits, which is weighted at once: 8 bits of a level and 13 of a weight fit in a lane. */
+/* The channels of a pixel in one 64-bit number, weighted at once: 8 bits of a level and 13 of a weight fit in a lane. */
 enum { LANE = 21, WEIGHT_BITS = 13 };
 #define HALF_WEIGHTS ((uint64_t)1 << (WEIGHT_BITS - 1))
 #define HALVES (HALF_WEIGHTS | HALF_WEIGHTS << LANE | HALF_WEIGHTS << 2 * LANE)
 
-/* Source coordinates in pixels, of which none is more than two beyond the image. */
+/* Source coordinates in pixels, at most two outside the image. */
 typedef struct {
     float x[STRIP], y[STRIP];
 } Points;
 
-/* Of each point the source pixel, or the one left of it and above and the weights of the three others. */
+/* For each point, the source pixel; or the one to its upper left, and the weights of the three others. */
 typedef struct {
     int x[STRIP], y[STRIP], right[STRIP], below[STRIP], last[STRIP];
 } Places;
@@ -74,7 +74,7 @@ static inline int is_inside(int place, int side) {
     return (unsigned)place < (unsigned)side;
 }
 
-/* Writes a pixel of three channels; the byte behind it too, where that is overwritten by the next. */
+/* Writes a pixel of three channels, and the next byte if the next pixel overwrites it. */
 static inline void copy_pixel(uint8_t *out, const uint8_t *pixel, int channels, int is_last) {
     if (channels == 1)
         *out = *pixel;
@@ -91,7 +91,7 @@ static void nearest_line(const Image *image, const uint8_t *from, const Places *
     }
 }
 
-/* Writes a pixel of which a corner may be outside of the image, where levels are 0. */
+/* Writes a pixel with a corner that may be outside the image, where levels are 0. */
 static void write_edge(const Image *image, const uint8_t *from, float x, float y, const Fill *fill, uint8_t *out) {
     float left = floorf(x), top = floorf(y), west = x - left, east = 1.0f - west, north = y - top, south = 1.0f - north;
     float weights[4] = {south * east, south * west, north * east, north * west}, sums[3] = {0}, share = 0.0f;
