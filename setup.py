@@ -1,4 +1,4 @@
-"""The compiled part of packer and reader, left out where there are no C compiler and libjpeg's headers."""
+"""Builds the compiled part of packer and reader, if there are a C compiler and libjpeg's headers."""
 
 import glob
 import sys
@@ -20,18 +20,18 @@ _PARTS = (
     "warp",
 )
 
-# Sums are rounded where the sources say so; nothing looks at the flags that floating-point operations raise. Floats are finite:
-# augment.c checks it by their bits. Their least and largest are an instruction each then, which makes saturation and
-# sharpness faster. A function begins a line of the cache, whatever is before it.
+# Sums are rounded as in the sources; the flags of floating-point operations are not used. Floats are finite: augment.c checks
+# it by their bits. So minimum and maximum are one instruction each, which makes saturation and sharpness faster. Functions
+# are aligned to cache lines.
 _FLAGS = ["-O3", "-ffp-contract=off", "-fno-trapping-math", "-ffinite-math-only", "-fno-signed-zeros"]
 _FLAGS += ["-fvisibility=hidden", "-falign-functions=64"]
 
-# one build serves Python 3.11 and later; a free-threaded Python has no such interface
+# one build serves Python 3.11 and later; a free-threaded Python has no stable ABI
 _IS_STABLE = not sysconfig.get_config_var("Py_GIL_DISABLED")
 
 
 class Wheel(bdist_wheel):
-    """A wheel that names no platform where the compiled part could not be built."""
+    """A wheel that names no platform if the compiled part could not be built."""
 
     def run(self) -> None:
         self.run_command("build_ext")
@@ -53,7 +53,7 @@ setup(
             define_macros=[("Py_LIMITED_API", "0x030B0000")] if _IS_STABLE else [],
             py_limited_api=_IS_STABLE,
             libraries=["jpeg", "m"],
-            # a libjpeg that is linked in, as in wheels, is for this alone: another one in the process must not take its place
+            # a linked-in libjpeg, as in wheels, is for this module alone: another one in the process must not replace it
             extra_link_args=["-Wl,--exclude-libs,ALL"] if sys.platform == "linux" else [],
             extra_compile_args=_FLAGS,
             optional=True,

@@ -1,4 +1,4 @@
-"""Checkpoints of the examples: written whole or not at all."""
+"""Checkpoints of the examples: written completely or not at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 def save(file: Path, parts: dict[str, Any]) -> None:
-    """Write beside, then rename: whenever this is interrupted, there is a whole checkpoint."""
+    """Write beside, then rename: an interruption at any time leaves a complete checkpoint."""
     file.parent.mkdir(parents=True, exist_ok=True)
     beside = file.with_name(f"{file.name}.part")
     torch.save({name: part.state_dict() for name, part in parts.items()}, beside)
@@ -19,11 +19,11 @@ def save(file: Path, parts: dict[str, Any]) -> None:
 
 
 def restore(file: Path, parts: dict[str, Any], device: torch.device | str) -> None:
-    """Set every part to what a checkpoint holds of it.
+    """Restore every part from a checkpoint.
 
     Raises:
         OSError: there is no such file.
-        ValueError: it is not a checkpoint, or one of another store or network.
+        ValueError: it is not a checkpoint, or is from another store or network.
     """
     try:
         saved = torch.load(file, map_location=device)

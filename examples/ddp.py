@@ -4,9 +4,9 @@
     torchrun --standalone --nproc-per-node 2 examples/ddp.py out/ --images images/ --checkpoint run.pt --steps 5
     torchrun --standalone --nproc-per-node 4 examples/ddp.py out/ --checkpoint run.pt
 
-Every process makes the same MemmapLoader: it asks torch.distributed for its rank and reads that part of each step. The
-order does not depend on the number of processes, and the loader's state is the same few integers on all of them: one
-checkpoint is everybody's. The batch size is that of all processes together, so that a step stays the same step.
+Every process makes the same MemmapLoader: it gets its rank from torch.distributed and reads that part of each step. The order
+does not depend on the number of processes, and the loader's state is the same few integers on all of them, so one checkpoint
+serves all. The batch size is that of all processes together, so that a step stays the same step.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def main() -> int:
             packed(options.images, options.store, fit="none", max_size=512)
         train, _ = datasets(options.store, None)
         batch_size = options.batch_size // distributed.get_world_size()
-        # crops and flips follow from (seed, epoch, position, row), so they do not depend on the number of processes either
+        # crops and flips depend on (seed, epoch, position, row), and not on the number of processes
         augment, _ = views(train.manifest)
         loader = MemmapLoader(train, batch_size, shuffle="full", device=device, transform=augment)
         torch.manual_seed(0)
         model = network(train.manifest).to(device)
-        # batch norm over all processes needs CUDA; without it a step is the same only but for the statistics
+        # batch norm over all processes needs CUDA; without it, a step has the same statistics only per process
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model) if is_cuda else model
         fit(DistributedDataParallel(model), loader, options)
     except (PackError, StoreError, ValueError, OSError) as e:
@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def fit(model: nn.Module, loader: MemmapLoader, options: argparse.Namespace) -> None:
-    """Train from the checkpoint on; rank 0 prints a line an epoch, and saves."""
+    """Train from the checkpoint on; rank 0 prints a line per epoch, and saves."""
     optimizer = torch.optim.AdamW(decayed(model, 0.05), lr=1e-3)
     schedule = warmup_and_cosine(optimizer, options.epochs * len(loader))
     parts = {"loader": loader, "model": model.module, "optimizer": optimizer, "schedule": schedule}

@@ -4,7 +4,7 @@
     pack photos/ out/ --size 640 --fit pad --boxes instances.json
     python examples/detect.py out/ --epochs 26 --weights detector.pt
 
-The default is FCOS with a ResNet-50 whose backbone begins from ImageNet. A tenth of the rows is held out for the validation loss.
+The default is FCOS with a ResNet-50 backbone pretrained on ImageNet. A tenth of the rows is held out for the validation loss.
 Needs torchvision.
 """
 
@@ -77,7 +77,7 @@ def main() -> None:
 
 @torch.no_grad()
 def validation_loss(model: nn.Module, loader: MemmapLoader) -> float:
-    """Return the mean loss, which torchvision gives in training mode alone; norms of a pretrained backbone are frozen."""
+    """Return the mean loss, which torchvision computes only in training mode; norms of a pretrained backbone are frozen."""
     losses = [sum(model(images, targets).values()) for images, targets in loader]
     return torch.stack(losses).mean().item()
 

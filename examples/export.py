@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Export the network with its normalization inside, and compare what comes back with what went in.
+"""Export the network with its normalization inside, and compare the exports with the network.
 
     python examples/train.py out/ --checkpoint run.pt
     python examples/export.py out/ exported/ --checkpoint run.pt
 
 Writes model.onnx, model.torchscript and model.pt2 (torch.export; Model Explorer opens it and the ONNX): each takes
-uint8[B, C, H, W] as a store has it, for any B, so that whoever runs it cannot normalize wrongly. Each is loaded again and run
-on rows of the store. Where there are CUDA and Torch-TensorRT, the network is compiled with that too.
+uint8[B, C, H, W] as in a store, for any B, so that its users cannot normalize wrongly. Each is loaded again and run on rows
+of the store. With CUDA and Torch-TensorRT, the network is also compiled by Torch-TensorRT.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from network import datasets, network, one_size
 
 from pixpack import MemmapLoader, StoreError
 
-# What other kernels, in another order of additions, may differ by: a share of the largest score.
+# Allowed difference of other kernels, with another order of additions: a share of the largest score.
 TOLERANCE = 1e-4
 ANY_BATCH = {"input": {0: torch.export.Dim("batch")}}
 NEEDS = {"ONNX": ["onnxscript", "onnxruntime"], "TensorRT": ["torch_tensorrt", "a CUDA device"]}
@@ -48,7 +48,7 @@ def main() -> int:
     except (StoreError, ValueError, OSError) as e:
         print(f"export.py: {e}", file=sys.stderr)
         return 1
-    # two sizes of batches: one to export with, another to try what came out
+    # two batch sizes: one for the export, another to test it
     (example, _), (images, _) = (next(iter(MemmapLoader(train, n, transform=one_size(train.manifest)))) for n in (2, 5))
     expected = model(images).detach()
     differences = []

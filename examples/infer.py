@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Run a trained network over all rows of a store, on the CPU or a CUDA device: row i of a .npy file is of row i of the store.
+"""Run a trained network over all rows of a store, on the CPU or CUDA: row i of a .npy file belongs to row i of the store.
 
     python examples/train.py out/ --checkpoint run.pt && python examples/infer.py out/ scores.npy --checkpoint run.pt
     python examples/infer.py new/ embeddings.npy --checkpoint run.pt --trained-on out/ --embeddings
 
-Scores of each class, or what the last layer gets; the images may have no labels. On CUDA results come back through a ring of
-pinned slots on a stream of their own.
+Writes scores of each class, or the input of the last layer; the images may have no labels. On CUDA, results come back through
+a ring of pinned slots on a separate stream.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import cuda, nn
 
 from pixpack import MemmapDataset, MemmapLoader, ResizeCenterCrop, StoreError
 
-SLOTS = 3  # one on its way, one that is written to the file, one to begin with
+SLOTS = 3  # one under way, one being written to the file, one to start
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
             *_, last = (layer for layer in model.modules() if isinstance(layer, nn.Linear))
             last.register_forward_hook(lambda layer, got, scores: got[0])
         if loader.device.type == "cuda":
-            cuda.set_device(loader.device)  # to wait for it from another one would make a context there
+            cuda.set_device(loader.device)  # waiting for it with another device current would make a context there
         write(model, loader, options.out)
     except (StoreError, ValueError, OSError, ImportError) as e:
         sys.exit(f"infer.py: {e}")
@@ -60,7 +60,7 @@ def main() -> None:
 
 @torch.inference_mode()
 def write(model: nn.Module, loader: MemmapLoader, out: Path) -> None:
-    """Write float32[N, K], row i what the model makes of row i; the file has its name only when it is whole."""
+    """Write float32[N, K], row i the model's output for row i; the file gets its name only when it is complete."""
     part = out.with_name(f"{out.name}.part")
     results = (model(batch.images).float() for batch in loader)
     start = 0
@@ -74,13 +74,13 @@ def write(model: nn.Module, loader: MemmapLoader, out: Path) -> None:
 
 
 def on_host(results: Iterable[torch.Tensor], device: torch.device) -> Iterator[torch.Tensor]:
-    """Bring each float32[B, K] from the device, in order, through pinned slots; it is good until the next is asked for.
+    """Bring each float32[B, K] from the device, in order, through pinned slots; each is valid until the next request.
 
-    A slot is filled again only once its rows were written, a result's memory only once it was copied (record_stream).
+    A slot is reused only once its rows were written, and a result's memory only once it was copied (record_stream).
     """
     stream = cuda.Stream(device)
     slots: list[torch.Tensor] = []
-    coming: deque[tuple[cuda.Event, torch.Tensor]] = deque()  # oldest first: when its copy has ended, where it goes
+    coming: deque[tuple[cuda.Event, torch.Tensor]] = deque()  # oldest first: the end of its copy, and its slot
     for n, result in enumerate(results):
         if n < SLOTS:
             slots.append(torch.empty_like(result, device="cpu", pin_memory=True))

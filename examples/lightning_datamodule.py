@@ -4,9 +4,9 @@
     python examples/lightning_datamodule.py out/ --steps 5 --save-every 5
     torchrun --standalone --nproc-per-node 2 examples/lightning_datamodule.py out/
 
-AdamW with warmup and a cosine; then the weights are tested, and predict a class for each row that was held out. With --profile,
-Lightning's simple profiler prints where the time went. A MemmapLoader asks torch.distributed for its rank and reads that part of
-each step; no sampler is wrapped. Lightning saves and restores its state with its own checkpoint, also in mid epoch.
+AdamW with warmup and a cosine; then the weights are tested, and predict a class for each held-out row. With --profile,
+Lightning's simple profiler prints the time of each stage. A MemmapLoader gets its rank from torch.distributed and reads that
+part of each step; no sampler is wrapped. Lightning saves and restores its state with its own checkpoint, also in mid epoch.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class StoreModule(LightningDataModule):
 
 
 class Classifier(LightningModule):
-    """The network, its loss, and a schedule of so many steps."""
+    """The network, its loss, and a schedule of this many steps."""
 
     def __init__(self, manifest: Manifest, steps: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the examples share: stores opened for training, a small network, and what it sees of a row."""
+"""Shared code of the examples: stores opened for training, a small network, and the views of a row."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pixpack import (
 
 
 def datasets(store: str, val: str | None) -> tuple[MemmapDataset, MemmapDataset]:
-    """Open what to learn from and what to measure on."""
+    """Open the training and the validation dataset."""
     train = MemmapDataset(store)
     if train.manifest.target_kind != "class" or len(train.classes) < 2:
         found = f"{len(train.classes)} classes, targets of kind {train.manifest.target_kind}"
@@ -37,18 +37,18 @@ def datasets(store: str, val: str | None) -> tuple[MemmapDataset, MemmapDataset]
 
 
 def views(manifest: Manifest) -> tuple[Any, Any]:
-    """Give the transforms of training and of measuring: both take uint8 batches on the device to squares of one size."""
+    """Return the transforms of training and validation: both make squares of one size from uint8 batches on the device."""
     side = side_of(manifest)
     return Compose([RandomResizedCrop(side, scale=(0.25, 1)), RandomHorizontalFlip()]), ResizeCenterCrop(side)
 
 
 def one_size(manifest: Manifest) -> Any:
-    """Give what brings rows with sizes of their own to one: the central crop; None where all have one size."""
+    """Return the center crop for rows with sizes of their own; None if all have one size."""
     return ResizeCenterCrop(side_of(manifest)) if manifest.has_own_sizes else None
 
 
 def side_of(manifest: Manifest) -> int:
-    """Return the side of a crop: 224 of whole images, which are larger; of rows of one size 7/8 of theirs."""
+    """Return the side of a crop: 224 for whole images, which are larger; for rows of one size, 7/8 of it."""
     short = min(manifest.height, manifest.width)
     return min(224, short) if manifest.has_own_sizes else short * 7 // 8
 
@@ -56,7 +56,7 @@ def side_of(manifest: Manifest) -> int:
 def network(manifest: Manifest, name: str = "small") -> nn.Module:
     """uint8[B, C, H, W] -> float[B, classes]; the first layer normalizes by the store's own mean and std.
 
-    name: of a classification model of torchvision; "small" needs no torchvision.
+    name: a classification model of torchvision; "small" needs no torchvision.
     """
     if not manifest.classes:
         raise ValueError("the store has no classes: name the one that the network learned from, --trained-on STORE")
@@ -74,7 +74,7 @@ def network(manifest: Manifest, name: str = "small") -> nn.Module:
     for before, after in itertools.pairwise(widths):
         layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], len(manifest.classes)))
-    # as the images of a store are
+    # as in a store's images
     return model.to(memory_format=torch.channels_last)
 
 
@@ -85,7 +85,7 @@ def recipe(model: nn.Module, lr: float, steps: int) -> tuple[torch.optim.Optimiz
 
 
 def decayed(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return the parameters in two groups: weights, which are decayed, and biases, norms and scales, which are not."""
+    """Return the parameters in two groups: weights, with decay, and biases, norms and scales, without."""
     weights, others = ([p for p in model.parameters() if (p.ndim > 1) is is_weight] for is_weight in (True, False))
     return [{"params": weights, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
 
@@ -100,11 +100,11 @@ def warmup_and_cosine(optimizer: torch.optim.Optimizer, steps: int) -> LambdaLR:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, batches: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> float:
-    """Return the share of images of which the class has the highest score; 0 without images."""
+    """Return the share of images whose class has the highest score; 0 without images."""
     model.eval()
     right, count = torch.zeros(()), 0
     for images, targets in batches:
-        # not asked for its value here: that would wait for the device
+        # no read of the value here: that would wait for the device
         right = right + (model(images).argmax(1) == targets).sum()
         count += len(targets)
     return right.item() / max(1, count)

@@ -3,7 +3,7 @@
 
     python examples/numpy_jax.py out/
 
-Copy `open_store` into any program. Where jax is installed the batches go to its device as uint8 and become floats there.
+Copy `open_store` into any program. If jax is installed, the batches go to its device as uint8 and become floats there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main() -> int:
     for images, _ in batches(pixels, targets, options.batch_size, options.seed):
         values = normalize(images)
         total, squares = total + float(values.sum()), squares + float((values * values).sum())
-    # by the store's own mean and std: 0 and 1, unless rows hold padding, which those leave out
+    # normalized by the store's mean and std: 0 and 1, unless rows hold padding, which these exclude
     mean, std = total / pixels.size, (squares / pixels.size - (total / pixels.size) ** 2) ** 0.5
     print(
         f"{len(pixels)} rows of uint8{list(pixels.shape[1:])}, normalized by {'jax' if has_jax else 'numpy'}:"
@@ -56,7 +56,7 @@ def open_store(out: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
         ValueError: the manifest is damaged or newer than this, or a file has another size than it says.
     """
     text = (out / "manifest.json").read_bytes()
-    # the last 90 bytes are the digest of all before them
+    # the last 90 bytes hold the digest of all bytes before them
     if hashlib.sha256(text[:-90]).hexdigest() != text[-68:-4].decode("ascii", "replace"):
         raise ValueError(f"{out / 'manifest.json'} is damaged: its digest is another. Copy the store again.")
     manifest = json.loads(text)
@@ -74,7 +74,7 @@ def open_store(out: Path) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
 
 
 def batches(pixels: np.ndarray, targets: np.ndarray, batch_size: int, seed: int) -> Iterator[Any]:
-    """Yield each row once, in random order, as pixels and targets: one gather a batch."""
+    """Yield each row once, in random order, as pixels and targets: one gather per batch."""
     order = np.random.default_rng(seed).permutation(len(pixels))
     for start in range(0, len(order), batch_size):
         rows = order[start : start + batch_size]
@@ -90,7 +90,7 @@ def with_jax(manifest: dict[str, Any]) -> Callable[[np.ndarray], Any]:
     import jax
 
     normalize = jax.jit(with_numpy(manifest))
-    # device_put returns at once: the copy of a batch overlaps with what the device does with the one before
+    # device_put returns at once: the copy of a batch overlaps with the device's work on the previous one
     return lambda images: normalize(jax.device_put(images))
 
 

@@ -4,7 +4,7 @@
     pack photos/ out/ --size 520 --fit pad --masks annotations/
     python examples/segment.py out/ --epochs 30 --model deeplabv3_resnet50
 
-A pixel of a mask is the number of its class, 255 where it counts for nothing, as in Pascal VOC. A tenth of the rows is held out:
+A pixel of a mask is the number of its class, or 255 to be ignored, as in Pascal VOC. A tenth of the rows is held out:
 IoU is the mean over the classes of intersection over union there. Rows of their own sizes (--fit none) are cropped to --crop
 pixels. Needs torchvision.
 """
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def check_masks(path: str, manifest: Manifest, classes: int) -> None:
-    """Raise ValueError where a store has no masks, or masks of other values than the classes."""
+    """Raise ValueError if a store has no masks, or masks with values outside the classes."""
     if not manifest.has_masks:
         raise ValueError(f"{path} has no masks. Pack it with --masks.")
     found = [value for value in manifest.mask_values if value != IGNORED]

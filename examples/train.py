@@ -3,11 +3,11 @@
 
     python examples/train.py out/ --images images/ --model resnet50 --epochs 90 --batch-size 256 --checkpoint run.pt --compile
 
-With --images the store is packed first, as `pack images/ out/ --fit none --max-size 512` does, where it is not there yet.
+With --images, a missing store is packed first, as `pack images/ out/ --fit none --max-size 512` does.
 
 SGD with warmup, a cosine and label smoothing; random crops and flips on the device. Without --val, a tenth of each class is held
-out. With --checkpoint the same command continues after an interruption, also in the middle of an epoch, to the same weights.
-With --trace, torch.profiler writes what each thread does in steps 5 to 12, for chrome://tracing and Perfetto. NVIDIA's nsys:
+out. With --checkpoint the same command continues after an interruption, even in the middle of an epoch, to the same weights.
+With --trace, torch.profiler records the work of each thread in steps 5 to 12, for chrome://tracing and Perfetto. NVIDIA's nsys:
 
     nsys profile --trace=cuda,nvtx,osrt --pytorch=autograd-nvtx python examples/train.py out/ --steps 20
 """
@@ -68,11 +68,11 @@ def main() -> int:
 
 
 def tracer(file: Path) -> profiler.profile:
-    """Make a profiler that writes a few steps, of all threads, after those in which queues fill."""
+    """Make a profiler that records all threads for a few steps, after the queues have filled."""
     return profiler.profile(
         schedule=profiler.schedule(wait=2, warmup=2, active=8, repeat=1),
         on_trace_ready=lambda done: done.export_chrome_trace(str(file)),
-        # without this the profiler sees the loop's thread alone, and not the loader's
+        # without this, the profiler sees only the loop's thread, not the loader's
         experimental_config=torch._C._profiler._ExperimentalConfig(profile_all_threads=True),
     )
 
@@ -84,7 +84,7 @@ def fit(
     options: argparse.Namespace,
     trace: profiler.profile | None,
 ) -> None:
-    """Train from the checkpoint on, and print a line an epoch."""
+    """Train from the checkpoint on, and print a line per epoch."""
     optimizer, schedule = recipe(model, options.lr * options.batch_size / 256, options.epochs * len(loader))
     checkpoint, left = options.checkpoint, options.steps
     parts = {"loader": loader, "model": model, "optimizer": optimizer, "schedule": schedule}
@@ -97,7 +97,7 @@ def fit(
     while left and (epoch := loader.state_dict()["epoch"]) < options.epochs:
         model.train()
         images, start = 0, time.perf_counter()
-        sums = torch.zeros(2, device=loader.device)  # there until the end: reading them waits for the device
+        sums = torch.zeros(2, device=loader.device)  # kept until the end: reading them waits for the device
         for steps, (pixels, targets) in enumerate(itertools.islice(loader, left), start=1):
             with autocast:
                 scores = model(pixels)

@@ -1,6 +1,6 @@
-"""Programs around the packages, run from the root of the repository: `python -m scripts.bench read`.
+"""Programs for development, run from the root of the repository: `python -m scripts.bench read`.
 
-Knows where the repository is and how another process imports from it. packer and reader never import it.
+Knows the repository's folder and how another process imports from it. packer and reader never import it.
 """
 
 from __future__ import annotations

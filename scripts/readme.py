@@ -1,10 +1,10 @@
-"""Runs the commands of README.md and docs/how-to/install.md as they are written: .ci/run does so before the tests.
+"""Runs the commands of README.md and docs/how-to/install.md exactly as written; .ci/run does so before the tests.
 
     python3 -m scripts.readme
 
-In their order, in this clone, with photos/ drawn, in an environment of its own with the versions of scripts/constraints.txt.
-Left out are `scripts/test`, which comes next, and the line that makes an environment. README's sheet must be the one that
-quickstart draws. What the commands make is removed, but for .venv. Knows the standard library alone.
+Runs them in order, in this clone, with drawn photos/, in a separate environment with the versions of scripts/constraints.txt.
+It skips `scripts/test`, which comes next, and the line that makes an environment. README's sheet must equal the one from
+quickstart. The output of the commands is removed, except .venv. Needs only the standard library.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 
 from scripts import ROOT
 
-# What the commands write in the clone, and what other programs may have made there.
+# Names that the commands write in the clone, and those that other programs may have made there.
 _WRITTEN = ("photos", "out", "out-val")
 _MADE = ("sample", "build", "pixpack.egg-info")
 _LEFT_OUT = ("scripts/test", "python3 -m venv env && source env/bin/activate")
@@ -32,7 +32,7 @@ for name, count in (("train", 60), ("val", 24)):
     for broken in ("cut_short", "not_found"):
         next(Path("photos", name).glob(f"*/{broken}.jpg")).unlink()
 """
-# Compares levels: a JPEG's own loss is 1 or 2 of 255, another row or crop 20 and more.
+# Compares levels: the loss of a JPEG is 1 or 2 of 255, that of another row or crop 20 and more.
 _COMPARE = """
 import numpy as np
 from PIL import Image
@@ -52,7 +52,7 @@ def commands() -> list[str]:
 
 
 def main() -> int:
-    """Run each command; returns 1 where one fails, 2 where the clone holds what they would write."""
+    """Run each command; returns 1 if one fails, 2 if the clone already holds names that they write."""
     if standing := [name for name in _WRITTEN if (ROOT / name).exists()]:
         print(f"{ROOT} holds {', '.join(standing)}, which README's commands write: move it away.", file=sys.stderr)
         return 2
@@ -66,7 +66,7 @@ def main() -> int:
                 if line.startswith("pack ") and not (ROOT / "photos").exists():
                     _run([f"{folder}/env/bin/python", "-c", _DRAW], variables)
                 started = time.monotonic()
-                # that a benchmark runs takes ten seconds, its figures two minutes
+                # a quick benchmark takes ten seconds, its figures two minutes
                 _run(["bash", "-c", line + " --quick" * line.startswith("python -m scripts.bench")], variables)
                 print(f"{time.monotonic() - started:6.1f} s  {line}", flush=True)
                 if line == "scripts/quickstart":

@@ -28,7 +28,7 @@ Batches = Iterable[tuple[torch.Tensor, torch.Tensor]]
 
 
 class FolderBatches(Dataset):
-    """Images of a folder, decoded by Pillow whenever they are asked for, in the order of a MemmapLoader."""
+    """Images of a folder, decoded by Pillow at each request, in the order of a MemmapLoader."""
 
     def __init__(
         self, root: Path, loader: pixpack.MemmapLoader, data: pixpack.MemmapDataset, view: Any, seed: int
@@ -41,7 +41,7 @@ class FolderBatches(Dataset):
         path, target = self.samples[row]
         with Image.open(self.root / path) as image:
             upright = ImageOps.exif_transpose(image).convert("RGB")
-        # numbers of its own for each image and epoch, in whichever worker
+        # separate random numbers for each image and epoch, in any worker
         torch.manual_seed(1_000_003 * self.seed + number)
         return self.to_tensor(self.view(upright)), target
 
@@ -49,13 +49,13 @@ class FolderBatches(Dataset):
         steps = [self.loader.rows(number, step) for step in range(len(self.loader))]
         batches = [[(int(row), number * len(self.samples) + int(row)) for row in rows] for rows in steps]
         loader = DataLoader(self, batch_sampler=batches, num_workers=2)
-        # as a store's images are in memory: other kernels would round otherwise
+        # the memory format of a store's images: other kernels would round differently
         return ((images.contiguous(memory_format=torch.channels_last), targets) for images, targets in loader)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What every training run has: so many epochs, and images that are held out, of which the classes are."""
+    """The settings of every training run: epochs, held-out images, and their classes."""
 
     epochs: int
     held_out: pixpack.MemmapDataset
@@ -95,7 +95,7 @@ def parity(lab: Lab) -> Iterator[Way]:
         kept: dict[str, Any] = {"shuffle": "full", "seed": seed, "drop_last": True, "transform": transform}
         return lab.stack.enter_context(pixpack.MemmapLoader(data, size, **kept))
 
-    # exact: a JPEG that is decoded at half its size differs a little from what Pillow makes of the whole
+    # exact: a JPEG decoded at half its size differs slightly from Pillow's resize of the whole
     central, held_out = opened("central", size=crop, exact=True)
     whole, _ = opened("whole", fit="none", max_size=round(crop * 512 / 224))
     trial, loader = Trial(epochs, held_out), loader_of(central, 0)

@@ -1,4 +1,4 @@
-"""Makes what benchmarks read: photographs and stores. Times nothing."""
+"""Makes the input of benchmarks: photographs and stores. Times nothing."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from scripts.samples.stores import random_store
 
 # The most frequent size of ImageNet's photographs, width x height.
 PHOTO_SIZE = (500, 375)
-# So many are drawn; more are copies of them, which no reader notices.
+# Photographs that are drawn; further ones are copies, which makes no difference to a reader.
 DRAWN = 240
 
 
 def photographs(lab: Lab, count: int, size: tuple[int, int] | None = None) -> Path:
-    """Return a folder of class folders with `count` JPEGs: drawn ones of a size, else those of --images again and again."""
+    """Return a folder of class folders with `count` JPEGs: drawn ones of a size, else those of --images, repeated."""
     root = None if size else lab.images
     given = root and sorted(path for path in root.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
     if given is not None and not given:
@@ -41,7 +41,7 @@ def photographs(lab: Lab, count: int, size: tuple[int, int] | None = None) -> Pa
         drawn: list[Path] = []
         for number in range(count):
             name = CLASSES[number % len(CLASSES)]
-            # evenly over the list, so that few photographs hold all classes too
+            # evenly over the list, so that even a few photographs have all classes
             picked = (
                 given[number % len(given) if count >= len(given) else number * len(given) // count] if given else None
             )
@@ -58,7 +58,7 @@ def photographs(lab: Lab, count: int, size: tuple[int, int] | None = None) -> Pa
 
 
 def random_data(lab: Lab, rows: int, side: int) -> pixpack.MemmapDataset:
-    """Open a store of random pixels that is sorted by class; all of its pages are mapped."""
+    """Open a store of random pixels, sorted by class; all of its pages are mapped."""
     made = made_once(lab.work / f"random-{rows}x{side}", lambda out: random_store(out, rows, side))
     data = pixpack.MemmapDataset(made)
     data.numpy().reshape(-1)[:: os.sysconf("SC_PAGE_SIZE")].max()
@@ -76,31 +76,31 @@ def made_once(dest: Path, make: Callable[[Path], object]) -> Path:
 
 
 def drain(batches: Iterable[object]) -> None:
-    """Take all batches, each dropped before the next."""
+    """Take all batches, and drop each before the next."""
     for batch in batches:
         del batch
 
 
 def require_epoch(batches: Iterable[Any], data: pixpack.MemmapDataset, way: str) -> None:
-    """Check that an epoch of (images, targets) brings each target as often as the store has it."""
+    """Check that an epoch of (images, targets) has each target as often as the store."""
     targets = torch.cat([torch.as_tensor(targets) for _, targets in batches])
     require(torch.equal(targets.sort().values, torch.as_tensor(data.targets).sort().values), f"{way} is not the epoch.")
 
 
 def in_processes(workers: int, task: Callable[[Path], object], files: list[Path]) -> None:
-    """Call a task for every file on forked processes, whose start counts."""
+    """Call a task for every file on forked processes; their start is timed too."""
     with multiprocessing.get_context("fork").Pool(workers) as pool:
         for _ in pool.imap_unordered(task, files, chunksize=8):
             pass
 
 
 def in_child(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call in a forked process, whose peak of memory is its own; what it returns has to pickle."""
+    """Call in a forked process, which has its own peak of memory; the result must pickle."""
     context = multiprocessing.get_context("fork")
     answer = context.SimpleQueue()
 
     def answered() -> None:
-        # threads of the parent's pool do not exist here
+        # the threads of the parent's pool do not exist here
         torch.set_num_threads(1)
         answer.put(call(*arguments))
 
@@ -118,7 +118,7 @@ def memory_bytes(pid: int | str, *fields: str) -> int:
 
 
 def imported(name: str, package: str) -> Any:
-    """Import a module, or skip what needs it, with what to install."""
+    """Import a module, or raise Skip with the package to install."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -128,7 +128,7 @@ def imported(name: str, package: str) -> Any:
 def torchvision() -> ModuleType:
     """Import torchvision with its datasets and transforms v2: of .venv/torchvision or the environment.
 
-    Its Python part also imports beside a torch of another build, where its compiled part does not.
+    Its Python part imports even with a torch of another build, although its compiled part does not.
     """
     before = [*sys.path]
     sys.path.insert(0, str(ROOT / ".venv" / "torchvision"))
@@ -142,7 +142,7 @@ def torchvision() -> ModuleType:
     except ImportError as e:
         raise Skip(f"pip install --no-deps torchvision ({e})") from e
     finally:
-        # what is imported may put folders of its own in front
+        # an imported module may have added its own folders at the front
         sys.path[:] = before
 
 
@@ -155,7 +155,7 @@ def _imported_torchvision() -> ModuleType:
 
 
 def _declare_operators() -> None:
-    """Declare the operators that torchvision names while it is imported; they are only named, never called."""
+    """Declare the operators that torchvision names during its import; they are never called."""
     library = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -164,5 +164,5 @@ def _declare_operators() -> None:
         del sys.modules[name]
 
 
-# A library is forgotten with its last reference.
+# A library is removed with its last reference.
 _declared: list[torch.library.Library] = []

@@ -1,4 +1,4 @@
-"""Benchmarks of sending batches to a device, and of computing there. What needs a GPU says so without one."""
+"""Benchmarks of sending batches to a device, and of computing there. Without a GPU, those that need one are skipped."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 def best_device() -> torch.device:
-    """Return a GPU where there is one."""
+    """Return a GPU if there is one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -46,7 +46,7 @@ Batches = Iterator[torch.Tensor]
 
 
 class Stages:
-    """Who did what when, as letters: r read, c collate, > copy to the device, # step, a dot for waiting."""
+    """The timeline of each thread, as letters: r read, c collate, > copy to the device, # step, a dot for waiting."""
 
     def __init__(self) -> None:
         self.spans, self.started = list[tuple[str, float, float]](), time.perf_counter()
@@ -58,7 +58,7 @@ class Stages:
         self.spans.append((letter, start - self.started, time.perf_counter() - self.started))
 
     def drawn(self) -> str:
-        """Draw what was done in each 5 ms, from the third step on."""
+        """Draw the work in each 5 ms, from the third step on."""
         first = [start for letter, start, _ in self.spans if letter == "#"][2]
         places = {
             place: letter
@@ -79,7 +79,7 @@ class RowsOfBatches(Dataset):
 
 
 class SevenLoaders:
-    """Loaders of the same batches, uint8[B, H, W, C] on a device, each of which tells its stages."""
+    """Loaders of the same batches, uint8[B, H, W, C] on a device, which report their stages."""
 
     def __init__(self, files: list[Path], pixels: np.ndarray, orders: list[np.ndarray], device: torch.device) -> None:
         self.files, self.pixels, self.orders, self.device = files, pixels, orders, device
@@ -99,7 +99,7 @@ class SevenLoaders:
     def pinned(self, stage: Stages) -> Batches:
         buffer = torch.empty(len(self.orders[0]), *self.pixels.shape[1:], dtype=torch.uint8, pin_memory=True)
         for rows in self.orders:
-            # the buffer may not be filled again while it is still being copied
+            # the buffer must not be refilled while it is still being copied
             torch.cuda.synchronize()
             with stage("r"):
                 np.take(self.pixels, rows, axis=0, out=buffer.numpy(), mode="clip")
@@ -114,7 +114,7 @@ class SevenLoaders:
         return self.workers(stage, 4)
 
     def prefetched(self, stage: Stages) -> Batches:
-        """Send the next batch on a stream of its own before this one is handed out."""
+        """Send the next batch on a separate stream before this one is handed out."""
         side_stream, current, batches = torch.cuda.Stream(), torch.cuda.current_stream(), self.queue(stage)
 
         def ahead() -> torch.Tensor | None:
@@ -196,11 +196,11 @@ def _with_steps(way: Callable[[Stages], Batches], step: Callable[[], None]) -> S
 
 
 def _spin(device: torch.device) -> Callable[[], None]:
-    """Return a step of 30 ms in which the host does nothing."""
+    """Return a step of 30 ms without work on the host."""
     if device.type == "cpu":
         return lambda: time.sleep(STEP_SECONDS)
     started, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda._sleep(100_000_000)  # clocks rise
+    torch.cuda._sleep(100_000_000)  # lets the clocks rise
     started.record()
     torch.cuda._sleep(100_000_000)
     ended.record()
@@ -238,7 +238,7 @@ def bus_bytes(lab: Lab) -> Iterator[Way]:
 
 
 def _training_step(device: torch.device, model: nn.Module | None = None) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return a step of a network under autocast, which gives its loss."""
+    """Return a step of a network under autocast, which returns its loss."""
     model = (model or network(3, (32, 64))).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
 
@@ -255,7 +255,7 @@ def _training_step(device: torch.device, model: nn.Module | None = None) -> Call
 
 
 def network(channels: int, widths: tuple[int, ...], *first: nn.Module, classes: int = 10, seed: int = 0) -> nn.Module:
-    """Return a small network of strided convolutions, behind what stands first."""
+    """Return a small network of strided convolutions after the modules in `first`."""
     torch.manual_seed(seed)
     layers = [*first]
     for width in widths:
@@ -392,7 +392,7 @@ def augment(lab: Lab) -> Iterator[Way]:
 def _compile(lab: Lab, function: Any) -> Any:
     if not torch.cuda.is_available() and not (shutil.which("g++") or shutil.which("clang++")):
         raise Skip("torch.compile needs a C++ compiler")
-    # a pool of compilers would outlive what is measured
+    # a pool of compilers would outlive the measurement
     torch._inductor.config.compile_threads = 1
     return torch.compile(function, backend=lab.pick("inductor", "eager"))
 

@@ -24,11 +24,11 @@ from typing import Any
 
 import torch
 
-# A short call is repeated in a turn until the clock's and the interpreter's share does not count.
+# A short call is repeated in a turn until the overhead of clock and interpreter is negligible.
 TURN_SECONDS = 0.05
-# Units of time, in which a rate is shown as what one takes.
+# Units of time: a rate is shown as the time per item.
 TIMES = {"s": 1.0, "ms": 1e3, "us": 1e6}
-# The first rounds bring memory and pages, and say how often a call is repeated.
+# The first rounds warm up memory and pages, and determine how often a call is repeated.
 WARM_UP_ROUNDS = 2
 
 
@@ -37,7 +37,7 @@ class Skip(Exception):
 
 
 class WrongResult(Exception):
-    """What would be timed is not right, so its time would mean nothing."""
+    """A result is wrong, so its time would mean nothing."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Way:
     """One way to do the work.
 
     Attributes:
-        call: does the work once; None where `columns` hold all that was measured.
+        call: does the work once; None if `columns` hold all results.
         count: how many of the benchmark's items a call handles.
         before: prepares each call, untimed; such a call is not repeated within a turn.
         base: the way that the ratio refers to; the first one by default.
@@ -62,7 +62,7 @@ class Way:
 
 @dataclass
 class Lab:
-    """What a benchmark works with. `notes` stand below its table; `stack` is closed after the last round."""
+    """The environment of a benchmark. `notes` are printed below its table; `stack` is closed after the last round."""
 
     work: Path
     quick: bool = False
@@ -85,7 +85,7 @@ class Lab:
 
 @dataclass(frozen=True)
 class Bench:
-    """A question, the generator that answers it, and, of a claim, what decides it: the median rates."""
+    """A question, the generator that answers it, and for a claim, its test on the median rates."""
 
     question: str
     ways: Callable[[Lab], Iterator[Way]]
@@ -151,7 +151,7 @@ def take_turns(
 ) -> dict[str, list[float]]:
     """Call every way once a round; returns the rate of each way in each round.
 
-    Each round begins with the next way, so that what disturbs the machine meets all of them.
+    Each round begins with the next way, so that disturbances of the machine affect all of them.
     """
     timed = [way for way in ways if way.call]
     calls = {way.name: 1 for way in timed}
@@ -200,7 +200,7 @@ def table(report: dict[str, Any]) -> str:
 
 
 def machine() -> str:
-    """Name the date, the machine and the versions that figures come from."""
+    """Return the date, the machine and the versions of the figures."""
     with open("/proc/cpuinfo") as file:
         models = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
     device = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ", no GPU"
@@ -235,7 +235,7 @@ def main() -> int:
             lab = Lab(options.work or Path(folder), options.quick, options.images)
             lab.work.mkdir(parents=True, exist_ok=True)
             try:
-                # what libraries print is no table
+                # output of libraries is not part of the table
                 with contextlib.redirect_stdout(sys.stderr):
                     report = run(name, lab, options.rounds, clock)
             except (WrongResult, ValueError) as e:
@@ -256,7 +256,7 @@ def _seconds(way: Way, calls: int, clock: Callable[[], float]) -> float:
     assert way.call
     if way.before:
         way.before()
-    # a collection would be charged to the way whose turn it is
+    # a garbage collection would be charged to the current way
     gc.disable()
     _wait_for_device()
     started = clock()
@@ -298,7 +298,7 @@ def _cells(way: dict[str, Any], unit: str) -> list[str]:
 
 
 def _written(value: Any) -> str:
-    """Write a number with three digits or more, anything else as it is."""
+    """Format a number with three digits or more; return other values unchanged."""
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     return f"{value:,}" if isinstance(value, int) else str(value)

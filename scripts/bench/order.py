@@ -1,4 +1,4 @@
-"""Benchmarks of the order of an epoch: what it costs, and how random it is."""
+"""Benchmarks of the order of an epoch: its cost and its randomness."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def randomness(lab: Lab) -> Iterator[Way]:
         require(_has_each_row(found), f"{name} does not have each row once.")
         batches = labels[found][: rows // BATCH * BATCH].reshape(-1, BATCH)
         seen = statistics.fmean(len(np.unique(batch)) for batch in batches)
-        # 1: as far apart as independent rows, which is a third of the store
+        # 1: as far apart as independent rows, a third of the store
         neighbors = 3 * np.abs(np.diff(found)).mean() / rows
         moved = 3 * np.abs(found - np.arange(rows)).mean() / rows
         columns = {"neighbors apart": round(neighbors, 3), "moved": round(moved, 3), "classes a batch": round(seen, 1)}
@@ -107,8 +107,8 @@ def _has_each_row(order: np.ndarray) -> bool:
 
 
 def _one_epoch(order: Order, count: int) -> tuple[float, float, float]:
-    """Return seconds to the first batch and of the epoch, and by how many MiB the peak of memory rose."""
-    # what runs first touches pages of its libraries
+    """Return seconds to the first batch and of the epoch, and the rise of peak memory in MiB."""
+    # the first run touches pages of its libraries
     for _ in order(10_000):
         pass
     Path("/proc/self/clear_refs").write_text("5")

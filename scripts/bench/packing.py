@@ -42,7 +42,7 @@ def decode_alone(path: Path) -> None:
 
 
 def cropped(path: Path) -> np.ndarray:
-    """Decode a JPEG whole, resize its short side and cut out the center, as `pack` does."""
+    """Decode a JPEG at full size, resize its short side and crop the center, as `pack` does."""
     image = Image.fromarray(jpeg4py(path.read_bytes()))
     width, height = (round(SIDE * side / min(image.size)) for side in image.size)
     left, top = (width - SIDE) // 2, (height - SIDE) // 2
@@ -64,7 +64,7 @@ def pillow(data: bytes) -> np.ndarray:
 
 
 def command(*words: object) -> None:
-    """Run Python in a process of its own, from the repository."""
+    """Run Python in a separate process, from the repository."""
     subprocess.run([sys.executable, *map(str, words)], check=True, env=environment(), stdout=subprocess.DEVNULL)
 
 
@@ -84,7 +84,7 @@ def pack(lab: Lab) -> Iterator[Way]:
     require(not pixpack.verify(first).problems, "the store does not pass `pack verify`.")
 
     def clear() -> None:
-        """Check what the last turn left, then make room."""
+        """Check the output of the last turn, then remove it."""
         require(not out.exists() or digest(out) == digest(first), "this pack differs from the first.")
         shutil.rmtree(out, ignore_errors=True)
 

@@ -14,14 +14,14 @@ from scripts import ROOT
 
 FIGURES, README = ROOT / "docs" / "benchmarks" / "imagefolder.json", ROOT / "README.md"
 BEGIN, END = "<!-- figures: written by python -m scripts.bench.page -->", "<!-- end of figures -->"
-# Of ink, quiet ink, theirs and ours: readable on a light and on a dark background.
+# Colors of ink, quiet ink, the other side and pixpack: readable on light and dark backgrounds.
 COLORS = {
     "light": ("#1f2328", "#59636e", "#afb8c1", "#0969da"),
     "dark": ("#f0f6fc", "#9198a1", "#656c76", "#4493f8"),
 }
 OURS = "training: pixpack"
 WIDTH, LEFT, MOST = 720, 188, 292
-# The images of ImageNet's training set, whose epochs people know.
+# The images of ImageNet's training set, whose epochs are well known.
 EPOCH = 1_281_167
 
 

@@ -33,7 +33,7 @@ class Rows(ResizedFolder):
 
 
 class Peer(NamedTuple):
-    """What packs into a folder, and what opens that: each epoch of the result gives (uint8[B, H, W, C], rows)."""
+    """A function that packs into a folder, and one that opens it: each epoch of the result yields (uint8[B, H, W, C], rows)."""
 
     pack: Callable[[Path], Any]
     open: Callable[[Path], Callable[[], Iterable[Any]]]
@@ -77,7 +77,7 @@ def litdata(rows: Rows) -> Peer:
 
 def streaming(rows: Rows) -> Peer:
     """Mosaic Streaming: MDS shards of arrays, shuffled over all of them."""
-    torchvision()  # which it imports
+    torchvision()  # streaming imports it
     library = imported("streaming", "mosaicml-streaming")
 
     def pack(out: Path) -> None:
@@ -121,7 +121,7 @@ class MappedRows:
 
 
 def tutorial(rows: Rows) -> Peer:
-    """tensordict's tutorial: MemoryMappedTensors filled by a DataLoader, read by one whose collate pins."""
+    """tensordict's tutorial: MemoryMappedTensors filled by a DataLoader, and read by one with a pinning collate."""
 
     def mapped(out: Path, how: str) -> MappedRows:
         make, count = getattr(MemoryMappedTensor, how), len(rows)

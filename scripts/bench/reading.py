@@ -57,7 +57,7 @@ class NumbersAtOnce(Dataset):
 
 
 class MappedRows(Dataset):
-    """What people write by hand: a numpy memmap, a whole batch at a time."""
+    """A hand-written dataset: a numpy memmap, a whole batch at a time."""
 
     def __init__(self, data: pixpack.MemmapDataset) -> None:
         self.pixels = data.numpy()
@@ -84,7 +84,7 @@ class ResizedFolder(Dataset):
 
 
 def as_it_is(batch: Any) -> Any:
-    """Collate what is a batch already."""
+    """Collate an item that is a batch already."""
     return batch
 
 
@@ -198,13 +198,13 @@ def faults(lab: Lab) -> Iterator[Way]:
         "MemmapLoader": partial(pixpack.MemmapLoader, data, size, shuffle="full"),
     }
     for name, way in ways.items():
-        # in a process of its own: an audit hook stays for ever
+        # in a separate process: an audit hook cannot be removed
         page_faults, opened = in_child(_faults_and_files, way)
         yield Way(name, columns={"page faults a batch": round(page_faults), "files opened a batch": round(opened, 1)})
 
 
 def _faults_and_files(way: Callable[[], Iterable[Any]]) -> tuple[float, float]:
-    """Count what a batch of the second epoch takes; files are those that Python code opens, in forked workers too."""
+    """Count page faults and opened files per batch of the second epoch; files opened by Python code, even in forked workers."""
     import multiprocessing
 
     opened = multiprocessing.get_context("fork").Value("q", 0)
@@ -256,7 +256,7 @@ def worker_memory(lab: Lab) -> Iterator[Way]:
     number, most = lab.pick((8, 10_000_000), (1, 10_000))
     made = {rows: made_once(lab.work / f"sparse-{rows}", partial(sparse_store, rows=rows)) for rows in (1000, most)}
     small = pixpack.MemmapDataset(made[1000])
-    # as ImageFolder has them; an empty dataset shows what a worker takes without one
+    # as in ImageFolder; an empty dataset shows the memory of a worker without one
     paths = [(f"train/n{i % 1000:08}/n{i % 1000:08}_{i}.JPEG", i % 1000) for i in range(lab.pick(200_000, 1000))]
     datasets: dict[str, tuple[Any, bool]] = {
         **{f"MemmapDataset, {rows:,} rows": (pixpack.MemmapDataset(out), False) for rows, out in made.items()},
@@ -279,7 +279,7 @@ def _worker_memory(data: Any, start: str, workers: int, to_the_end: bool) -> tup
     batches = iter(loader)
     next(batches)
     seconds = time.perf_counter() - started
-    # a worker has its memory once it has seen its share; of the others 20 batches show it
+    # a worker has reached its memory after its share of rows; for others, 20 batches suffice
     drain(
         itertools.islice(batches, len(loader) - 1 - 2 * workers if to_the_end else min(20 * workers, len(loader) - 2))
     )
@@ -338,7 +338,7 @@ def cold(lab: Lab) -> Iterator[Way]:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_inblock
         call()
         read_bytes = 512 * (resource.getrusage(resource.RUSAGE_SELF).ru_inblock - before)
-        # a file system that counts no blocks, such as tmpfs, is no disk
+        # a file system without counts of blocks, such as tmpfs, is no disk
         require(
             lab.quick or read_bytes > 0.9 * file.stat().st_size,
             "the rows were in memory. Give --work a folder on a disk.",
@@ -357,7 +357,7 @@ _ORDERS = {"in order": False, "block order": "block", "full shuffle": "full"}
 
 
 def _read_directly(file: Path) -> None:
-    """Read a file past the page cache, each of 4 threads into memory of its own."""
+    """Read a file past the page cache, by 4 threads with separate memory."""
     size, descriptor = file.stat().st_size, os.open(file, os.O_RDONLY | os.O_DIRECT)
 
     def read(starts: range) -> None:
@@ -396,7 +396,7 @@ def imagefolder(lab: Lab) -> Iterator[Way]:
     say("imagefolder: packing")
     report = pixpack.pack(images, lab.work / "train", fit="none", max_size=512, overwrite=True)
     pixpack.pack(images, lab.work / "val", size=size, crop_fraction=0.875, overwrite=True)
-    # more workers than CPUs are tried, too
+    # more workers than CPUs are tried too
     warnings.filterwarnings("ignore", message="This DataLoader will create")
 
     recipe = v2.Compose([v2.RandomResizedCrop(size), v2.RandomHorizontalFlip(), v2.PILToTensor()])
@@ -444,7 +444,7 @@ def imagefolder(lab: Lab) -> Iterator[Way]:
 
 
 def _fastest(loader_of: Callable[[int], DataLoader], lab: Lab, count: int) -> int:
-    """Return the number of workers with which a DataLoader is fastest."""
+    """Return the number of workers for the fastest DataLoader."""
     cpus, rates = len(os.sched_getaffinity(0)), {}
     for workers in lab.pick(sorted({max(1, cpus - 1), cpus, cpus + 1, 2 * cpus}), [1]):
         say(f"imagefolder: trying {workers} workers")

@@ -11,7 +11,7 @@ from pixpack import ImageBatch, transforms
 from scripts.bench.data import torchvision
 from scripts.bench.harness import Lab, Way, bench, require
 
-# Name and arguments, the same of both.
+# Name and arguments, the same for both.
 PAIRS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("RandomHorizontalFlip", (), {}),
     ("RandomCrop", (224,), {}),

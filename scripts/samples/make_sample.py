@@ -3,11 +3,11 @@
     python -m scripts.samples.make_sample sample/images
     python -m scripts.samples.make_sample labelled --labels
 
-In class folders it has what a real collection has: mostly JPEG, some of it gray, progressive or stored turned (all eight EXIF
+Its class folders resemble a real collection: mostly JPEG, some of it gray, progressive or stored turned (all eight EXIF
 orientations); PNG (plain, palette, with alpha); WebP; and two broken files, a JPEG cut short and a web page saved as .jpg.
 With --labels DEST has images/, some stored turned; labels/, YOLO's .txt and classes.txt; and masks/, PNGs of class + 1; both
-are right to the pixel, as the images are stored. The pictures follow from --seed alone. DEST appears once it is complete: an
-interrupted run leaves DEST.part, which the next run replaces.
+fit the stored images to the pixel. --seed alone determines the pictures. DEST appears once it is complete: an interrupted run
+leaves DEST.part, which the next run replaces.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from PIL.Image import Transpose
 
 from scripts.samples.scenes import CLASSES, DISCS, draw, draw_discs
 
-# Width x height; most are ImageNet's most frequent ones.
+# Width x height; mostly ImageNet's most frequent sizes.
 SIZES = [(500, 375), (500, 333), (375, 500), (480, 360), (500, 375), (333, 500), (500, 400), (640, 427), (420, 420)]
 
-# What the n-th picture of a class is written as; every other one is a plain JPEG.
+# The kind of the n-th picture of a class; every other one is a plain JPEG.
 KINDS = ["gray", "turned", "png", "progressive", "turned", "webp", "turned", "rgba", "turned", "palette"]
 
-# EXIF orientation -> the turn that stores an upright picture so (the inverse of what a viewer does).
+# EXIF orientation -> the turn from an upright picture to the stored one (the inverse of a viewer's).
 TURNS = {
     2: Transpose.FLIP_LEFT_RIGHT,
     3: Transpose.ROTATE_180,
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def make_sample(dest: Path, count: int, seed: int, *, labels: bool = False) -> None:
-    """Write the images beside `dest`, then rename: an interrupted run must not be taken for a complete one."""
+    """Write the images beside `dest`, then rename: an interrupted run must not look complete."""
     part = dest.with_name(dest.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     for name in ("images", "labels", "masks") if labels else CLASSES:
@@ -84,7 +84,7 @@ def make_sample(dest: Path, count: int, seed: int, *, labels: bool = False) -> N
 
 
 def write_image(folder: Path, index: int, seed: int) -> None:
-    """Draw picture `index` and write it: classes take turns, and within a class the kinds of file."""
+    """Draw picture `index` and write it; classes alternate, and file kinds within a class."""
     name, number = CLASSES[index % len(CLASSES)], index // len(CLASSES)
     rng = np.random.default_rng([seed, index])
     width, height = SIZES[int(rng.integers(len(SIZES)))]
@@ -97,7 +97,7 @@ def write_image(folder: Path, index: int, seed: int) -> None:
     elif kind == "palette":
         picture = picture.quantize(128)
     elif kind == "rgba":
-        # see-through to the left
+        # transparent on the left
         picture.putalpha(Image.linear_gradient("L").rotate(90).resize(picture.size))
     if kind in ("png", "palette", "rgba", "webp"):
         picture.save(stem.with_suffix(".webp" if kind == "webp" else ".png"), quality=88)
@@ -108,7 +108,7 @@ def write_image(folder: Path, index: int, seed: int) -> None:
 
 
 def write_labelled(folder: Path, index: int, seed: int) -> None:
-    """Draw discs, and write them with the boxes and the mask of what is seen of them."""
+    """Draw discs, and write them with boxes and a mask of their visible parts."""
     rng = np.random.default_rng([seed, index])
     width, height = SIZES[index % len(SIZES)]
     kinds = rng.integers(len(DISCS), size=int(rng.integers(2, 5)))
@@ -123,7 +123,7 @@ def write_labelled(folder: Path, index: int, seed: int) -> None:
 
 
 def save_jpeg(picture: Image.Image, path: Path, orientation: int, progressive: bool = False) -> None:
-    """Write a picture as a camera that was held so does."""
+    """Write a picture like a camera held in this orientation."""
     exif = Image.Exif()
     if orientation > 1:
         exif[EXIF_ORIENTATION] = orientation
@@ -135,7 +135,7 @@ def turned(picture: Image.Image, orientation: int) -> Image.Image:
 
 
 def yolo_line(is_there: np.ndarray, kind: int) -> str:
-    """Return class, center x, center y, width and height of the pixels that are there, in shares of the picture."""
+    """Return class, center x, center y, width and height of the set pixels, as fractions of the picture."""
     spans = []
     for axis in (0, 1):
         places = np.flatnonzero(is_there.any(axis))

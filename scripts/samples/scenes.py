@@ -1,4 +1,4 @@
-"""Draws pictures that look like photographs to a decoder and to a small network. Knows no files."""
+"""Draws pictures that resemble photographs for a decoder and for a small network. Knows no files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import colorsys
 import numpy as np
 from PIL import Image
 
-# Two kinds of scene in three hues each: DISCS before a sky, and the grain of a texture.
+# Two kinds of scenes in three hues each: DISCS before a sky, and grainy textures.
 CLASSES = ("apple", "lemon", "marble", "moss", "plum", "sand")
 _HUES = {"apple": 0.0, "lemon": 0.14, "plum": 0.8, "moss": 0.3, "sand": 0.1, "marble": 0.58}
 DISCS = ("apple", "lemon", "plum")
@@ -46,14 +46,14 @@ def _texture(name: str, rng: np.random.Generator, height: int, width: int) -> Pi
 
 
 def _sky(rng: np.random.Generator, height: int, width: int) -> Pixels:
-    """A gradient from one hue to another, with clouds: float32[height, width, 3] of about 0..1."""
+    """Return a gradient between two hues, with clouds: float32[height, width, 3] of about 0..1."""
     top, low = (np.float32(colorsys.hsv_to_rgb(rng.uniform(), 0.35, value)) for value in (0.55, 0.9))
     share = np.linspace(0, 1, height, dtype=np.float32)[:, None, None]
     return top + (low - top) * share + 0.25 * (_noise(rng, height, width, 3)[..., None] - 0.5)
 
 
 def _noise(rng: np.random.Generator, height: int, width: int, cells: int) -> Pixels:
-    """Smooth noise of so many cells: float32[height, width] in about 0..1."""
+    """Return smooth noise of this many cells: float32[height, width] in about 0..1."""
     small = Image.fromarray(rng.random((cells, max(2, cells * width // height)), np.float32))
     return np.asarray(small.resize((width, height), Image.Resampling.BICUBIC))
 

@@ -1,6 +1,6 @@
-"""Stores that were never packed, to measure reading on: of holes, or of random pixels.
+"""Stores for measurements of reading, without packing: of holes, or of random pixels.
 
-Their checksums are blank: they open, but would not pass `pack verify`.
+Their checksums are blank: they open, but would fail `pack verify`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def sparse_store(out: Path, rows: int, side: int = SIDE) -> Path:
     for name, content in metadata.items():
         (out / name).write_bytes(content)
     step = block_inputs(rows, row_bytes)
-    # checksums as long as real ones are
+    # checksums as long as real ones
     blocks = [
         Block(n, min(n + step, rows), 0xFFFFFFFF - n, n * 200, (min(n + step, rows) - n) * row_bytes)
         for n in range(0, rows, step)
@@ -72,7 +72,7 @@ def random_store(out: Path, rows: int, side: int) -> None:
 
 
 def fill(path: Path, size_bytes: int) -> None:
-    """Write random bytes, the same 64 MiB again and again."""
+    """Write random bytes: the same 64 MiB, repeated."""
     noise = np.random.default_rng(0).integers(0, 256, min(size_bytes, 64 << 20), np.uint8)
     with open(path, "r+b") as file:
         for start in range(0, size_bytes, len(noise)):
