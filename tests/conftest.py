@@ -1,4 +1,4 @@
-"""Images that tests make for themselves, a packed store of them, and the rule for CUDA tests."""
+"""Images for tests, a packed store of them, and the rule for CUDA tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import children  # noqa: F401 (it names what the server of forked processes imports)
+import children  # noqa: F401 (sets the imports of the server of forked processes)
 import no_syncs
 import numpy as np
 import pytest
@@ -32,29 +32,29 @@ from packer.report import Progress
 
 Feed = Callable[[bytes], None]
 Tune = Callable[..., None]
-# a test says what holds, not how fast a busy machine is
+# tests check behavior, not the speed of a busy machine
 hypothesis_settings.register_profile("pixpack", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 hypothesis_settings.load_profile("pixpack")
 
 
 def examples(count: int) -> hypothesis_settings:
-    """Have hypothesis draw so many examples: up to 100 are the same in each run of the tests, more are others each night."""
+    """Have hypothesis draw this many examples: up to 100 are the same in each run, more are new each night."""
     return hypothesis_settings(max_examples=count, derandomize=count <= 100)
 
 
-# Before torch is imported: its threads, for which others wait here, sleep between two operations instead of spinning.
+# Set before torch is imported: its threads then sleep between operations instead of spinning.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # fixtures of several folders
 pytest_plugins = ["row_forms", "kinds", "rows", "expected_skips", "tests.hostile.watched"]
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
-# the command, which syncs nothing
+# the command, without syncs to the disk
 PACK = [sys.executable, str(Path(__file__).parent / "support" / "no_syncs.py")]
 
 
 def photo(width: int, height: int, seed: int) -> Image.Image:
-    """Make a picture with smooth colors, edges and some noise, so that a wrong crop or resize shows."""
+    """Make a picture with smooth colors, edges and some noise, which reveals a wrong crop or resize."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[0:height, 0:width]
     waves = [np.sin(x / rng.uniform(5, 40) + y / rng.uniform(5, 40) + rng.uniform(0, 6)) for _ in range(3)]
@@ -83,7 +83,7 @@ def make_splits(root: Path, splits: Iterable[str], **shape: Any) -> None:
 
 @functools.cache
 def _jpeg(width: int, height: int, seed: int) -> bytes:
-    """Encode a picture once: many tests begin with the same ones, and to draw 24 takes as long as to pack them."""
+    """Encode a picture once: many tests use the same ones, and drawing 24 takes as long as packing them."""
     stream = io.BytesIO()
     photo(width, height, seed).save(stream, "JPEG", quality=90)
     return stream.getvalue()
@@ -95,7 +95,7 @@ def store_bytes(out: Path) -> dict[str, bytes]:
 
 
 def unparted_bytes(out: Path) -> dict[str, bytes]:
-    """Read every file of a store, but the table of blocks: parts have blocks of their own."""
+    """Read every file of a store, except the table of blocks: parts have their own blocks."""
     found = store_bytes(out)
     for name in [name for name in found if name.endswith("manifest.json")]:
         head = json.loads(found[name])
@@ -104,7 +104,7 @@ def unparted_bytes(out: Path) -> dict[str, bytes]:
 
 
 def content_bytes(out: Path) -> dict[str, bytes]:
-    """Read every file of a store, but of what was packed: other files of the same bytes give the same."""
+    """Read every file of a store, without the facts about its sources: equal images in other files give the same."""
     found = store_bytes(out)
     for name in [name for name in found if name.endswith("manifest.json")]:
         head = json.loads(found[name])
@@ -115,7 +115,7 @@ def content_bytes(out: Path) -> dict[str, bytes]:
 
 
 def interrupt_after(inputs: int) -> Callable[[Progress], None]:
-    """Make a progress callback that interrupts a pack as Ctrl-C would, once so many of its inputs are done."""
+    """Make a progress callback that interrupts a pack like Ctrl-C, once this many inputs are done."""
 
     def stop(progress: Progress) -> None:
         if progress.stage == "pack" and progress.done >= inputs:
@@ -125,7 +125,7 @@ def interrupt_after(inputs: int) -> Callable[[Progress], None]:
 
 
 def interrupted(call: Callable[..., Any], images: Any, out: Path, *, inputs: int = 8, **options: Any) -> None:
-    """Interrupt a call of pack or update as Ctrl-C would, once so many of its inputs are done."""
+    """Interrupt a call of pack or update like Ctrl-C, once this many inputs are done."""
     with pytest.raises(KeyboardInterrupt):
         call(images, out, progress=interrupt_after(inputs), **options)
 
@@ -139,7 +139,7 @@ def touch(root: Path, *names: str) -> Path:
 
 
 def check_golden_bytes(golden: Path) -> None:
-    """See that today's writer makes the bytes of a golden store."""
+    """Check that the current writer makes the bytes of a golden store."""
     from packer.store.manifest_file import encode_manifest
     from reader.format.blocks import read_blocks
     from reader.format.check import metadata_files
@@ -154,11 +154,11 @@ def check_golden_bytes(golden: Path) -> None:
 
 @contextlib.contextmanager
 def memory_cgroup(limit_bytes: int) -> Iterator[Path]:
-    """Make a memory cgroup; skips where this user may make none."""
+    """Make a memory cgroup; skips if this user may not."""
     group = Path("/sys/fs/cgroup") / f"pixpack-test-{os.getpid()}"
     try:
         group.mkdir()
-        with open(group / "memory.max", "r+") as file:  # there already, in a cgroup of version 2
+        with open(group / "memory.max", "r+") as file:  # exists already in a cgroup of version 2
             file.write(str(limit_bytes))
     except OSError:
         if group.is_dir():
@@ -172,7 +172,7 @@ def memory_cgroup(limit_bytes: int) -> Iterator[Path]:
 
 
 def harm_at(image: Path, harm: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this happen in a forked worker that decodes an image with the bytes of this one."""
+    """Call harm in a forked worker that decodes an image with the same bytes as this one."""
     from packer.pixels.decode import Decoder
 
     original, deadly = Decoder.row, image.read_bytes()
@@ -187,7 +187,7 @@ def harm_at(image: Path, harm: Callable[[], None], monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture(autouse=True)
 def _no_accelerator_of_another_test() -> Iterator[None]:
-    """Let accelerate forget what a test has made: a loader of several ranks looks for it, among all objects of this process."""
+    """Reset accelerate's state after a test: a loader of several ranks looks for it among all objects of this process."""
     yield
     if (state := sys.modules.get("accelerate.state")) is not None:
         state.AcceleratorState._reset_state(reset_partial_state=True)
@@ -196,7 +196,7 @@ def _no_accelerator_of_another_test() -> Iterator[None]:
 
 @pytest.fixture
 def feed(tmp_path: Path) -> Any:
-    """Give bytes to standard input, as a pipe would."""
+    """Feed bytes to standard input, like a pipe."""
     saved = os.dup(0)
 
     def give(data: bytes) -> None:
@@ -212,8 +212,8 @@ def feed(tmp_path: Path) -> Any:
 
 @pytest.fixture
 def delivered_signals() -> Iterator[None]:
-    """Let what a test starts receive SIGINT and SIGTERM, which it would ignore where the suite does: under nohup, or with &."""
-    # a signal that is handled is reset to its default by exec, one that is ignored is not
+    """Let a test's processes receive SIGINT and SIGTERM, which they would ignore if the suite does: under nohup, or with &."""
+    # exec resets a handled signal to its default, but not an ignored one
     handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     yield
@@ -223,7 +223,7 @@ def delivered_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def tuned(**values: object) -> Iterator[None]:
-    """Change constants of the product, in child processes too; those that are changed already stay so."""
+    """Change constants of the product, also in child processes; earlier changes stay."""
     with pytest.MonkeyPatch.context() as patch:
         _set_sizes(patch, values)
         yield
@@ -249,7 +249,7 @@ def small_blocks(tune: Tune) -> None:
 
 @pytest.fixture(autouse=True)
 def _forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fork workers although the process has threads, that of pytest-xdist among them: to spawn them takes a second each.
+    """Fork workers although the process has threads, such as that of pytest-xdist: spawning takes a second each.
 
     Tests of another start method set it themselves.
     """
@@ -259,10 +259,10 @@ def _forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
-    """Begin each test with the same seed of torch's generator, from which a loader without a seed takes its own."""
-    # tests of the packer do not import it
+    """Begin each test with the same seed of torch's generator, which seeds a loader without a seed."""
+    # tests of the packer do not import torch
     if (torch := sys.modules.get("torch")) is not None:
-        # torch.manual_seed would also keep the stack of its caller for each kind of device that is not in use, which takes 2 ms
+        # torch.manual_seed would also store its caller's stack for each unused kind of device, which takes 2 ms
         torch.default_generator.manual_seed(0)
         if torch.cuda.is_initialized():
             torch.cuda.manual_seed_all(0)
@@ -270,12 +270,12 @@ def _seeded() -> None:
 
 @pytest.fixture
 def real_syncs() -> None:
-    """Have what a test writes synced to the disk, as where it drops pages or fills a disk."""
+    """Sync a test's files to the disk, for tests that drop pages or fill a disk."""
 
 
 @pytest.fixture(autouse=True)
 def _no_syncs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sync nothing: a pack waits 80 ms for the disk, and commands of tests/crash show power losses, with syncs."""
+    """Turn off syncs: a pack waits 80 ms for the disk, and tests/crash covers power losses, with syncs."""
     monkeypatch.setenv(no_syncs.VARIABLE, "1" if "real_syncs" in request.fixturenames else "0")
     no_syncs.sync_nothing(monkeypatch.setattr)
 
@@ -306,8 +306,8 @@ def _inductor_cache(tmp_path_factory: pytest.TempPathFactory) -> str:
 def inductor(_inductor_cache: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let torch.compile generate code, in one folder for all tests; skips without a C++ compiler.
 
-    The code has no vector instructions, and headers are not compiled ahead: to try which of them the machine has, and to compile
-    all headers, takes longer than the kernels of a test.
+    The code has no vector instructions, and no precompiled headers: detecting instructions and compiling all headers takes
+    longer than a test's kernels.
     """
     import shutil
 
@@ -322,7 +322,7 @@ def inductor(_inductor_cache: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 @pytest.fixture
 def train(shared_store: Path) -> Any:
-    """The MemmapDataset of it, whose items are (image, target)."""
+    """The MemmapDataset of `shared_store`, whose items are (image, target)."""
     from reader import MemmapDataset
 
     return MemmapDataset(shared_store)
@@ -330,7 +330,7 @@ def train(shared_store: Path) -> Any:
 
 @pytest.fixture
 def store(shared_store: Path, tmp_path: Path) -> Path:
-    """A store of a test's own."""
+    """A copy of `shared_store` for one test."""
     import shutil
 
     return Path(shutil.copytree(shared_store, tmp_path / "store"))
@@ -338,7 +338,7 @@ def store(shared_store: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _doctest_names(doctest_namespace: dict[str, Any], request: pytest.FixtureRequest) -> None:
-    """Give docstring examples a store, a folder of 6 images and a free place."""
+    """Give docstring examples a store, a folder of 6 images and a free path."""
     if type(request.node).__name__ == "DoctestItem":
         tmp_path = request.getfixturevalue("tmp_path")
         doctest_namespace["store_path"] = request.getfixturevalue("shared_store")
@@ -347,7 +347,7 @@ def _doctest_names(doctest_namespace: dict[str, Any], request: pytest.FixtureReq
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the modules that have long trials: short ones then let the processes that share them end together."""
+    """Begin with the modules with long trials, so that the test processes end together on short ones."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
 
@@ -358,7 +358,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    # while the servers that they ask still answer: a feeder that is left alone asks for minutes
+    # while their servers still answer: a feeder without one asks for minutes
     _end_feeders()
     yield
     if nextitem is not None and nextitem.path != item.path:
@@ -384,7 +384,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def torchvision_or_skip() -> Any:
-    """Return torchvision, from the folder where scripts/setup.sh puts it; skips where it cannot be imported."""
+    """Return torchvision, from the folder of scripts/setup.sh; skips if it cannot be imported."""
     from scripts.bench.data import torchvision
     from scripts.bench.harness import Skip
 
@@ -395,12 +395,12 @@ def torchvision_or_skip() -> Any:
 
 
 def devices() -> list[Any]:
-    """Parametrize one body for both: "cpu", and "cuda" marked so."""
+    """Parametrize one body for both: "cpu", and "cuda" with its mark."""
     return ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 
 
 def ffmpeg_or_skip() -> Any:
-    """Return FFmpeg as `packer.pixels.requantize` has it; skips where PyAV is not there."""
+    """Return FFmpeg from `packer.pixels.requantize`; skips if PyAV is missing."""
     from packer.errors import FfmpegError
     from packer.pixels.requantize import Ffmpeg
 
@@ -424,7 +424,7 @@ def many_blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def range_server(many_blocks: Path) -> Iterator[Any]:
-    """That store, served on loopback by ranges.
+    """The store of `many_blocks`, served on loopback by ranges.
 
     Requests are retried as by default: on a busy machine, a client with less patience sends a request twice.
     """

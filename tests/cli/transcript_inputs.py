@@ -1,4 +1,4 @@
-"""Images, lists, labels and archives that transcripts pack. Each image has one color, so that every decoder gives its pixels."""
+"""Images, lists, labels and archives for transcripts. Each image has one color, so that all decoders give the same pixels."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _make_lists(root: Path) -> None:
 
 
 def _make_labels(root: Path) -> None:
-    """Make 3 photographs with two boxes each, as COCO's and as YOLO's files, and with masks."""
+    """Make 3 photographs with two boxes each, as COCO and YOLO files, and with masks."""
     photos = []
     annotations = []
     for number in range(3):

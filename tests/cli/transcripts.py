@@ -1,4 +1,4 @@
-"""Transcripts of the command: texts of `$ pack ...` lines, each with what it prints and its exit code, run again to compare.
+"""Transcripts of the command: `$ pack ...` lines with their output and exit code, run again to compare.
 
 A transcript is a file of tests/golden/transcripts. Its lines are
 
@@ -9,9 +9,9 @@ A transcript is a file of tests/golden/transcripts. Its lines are
     2> pack: note: ...                     its standard error,
     exit 0                                 its exit code
 
-Each file runs in a folder of its own, with the images of `make_inputs`. A line that is only `pack` and its words, also behind a
-pipe, runs in this process; any other, with an assignment, a redirection or a pipe behind it, is a line of bash, where pack is a
-process. What differs from machine to machine is replaced by `plain`.
+Each file runs in a folder of its own, with the images of `make_inputs`. A line of only `pack` and its words, even after a
+pipe, runs in this process. Any other line, with an assignment, a redirection or a pipe after it, runs in bash, where pack is
+a process. `plain` replaces text that differs between machines.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from conftest import PACK
 from packer.cli.app import run
 
 ROOT = Path(__file__).parents[2]
-# What is the same on every machine.
+# Variables that are the same on every machine.
 ENVIRONMENT = {"COLUMNS": "100", "LC_ALL": "C.UTF-8", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-# Nothing of these may come from whoever runs the tests.
+# Variables that must not come from the user who runs the tests.
 FOREIGN = ("AWS_", "RAY_", "NO_COLOR", "FORCE_COLOR", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "PIXPACK_REMOTE")
 IN_PROCESS = re.compile(r"(?:(?P<feed>[^#]*) \| )?pack(?P<words>(?: '[^']*'| [^\s|;&<>]+)*)")
 
-# Text that differs from machine to machine, or from run to run, and what stands for it.
+# Text that differs between machines or runs, and its replacement.
 _REPLACED = [
     (r"(?m)^(pixpack|decoder:|resizing:|compiled part:) .*", r"\1 ..."),
     (r"(?m)^decoders .*(\n {12}.*)*", "decoders ..."),
@@ -50,7 +50,7 @@ _REPLACED = [
     (r"\b(sha256|crc32):[0-9a-f]+", r"\1:HEX"),
     (r"\b[0-9a-f]{64}\b", "HEX"),
 ]
-# Names of values in JSON that do, and of numbers.
+# Names of such values in JSON, and of such numbers.
 _OF_THE_MACHINE = {"decoders", "time"}
 _OF_THE_MACHINE |= {"ways"}
 _FIGURES = re.compile(r"seconds|_per_second|bytes|psnr|rate|share$")
@@ -73,7 +73,7 @@ class Session:
         patch.chdir(folder)
 
     def replay(self, text: str) -> str:
-        """Return a transcript with what its commands print and return here."""
+        """Return a transcript with the output and exit codes of its commands here."""
         return "\n".join(self._lines(text)) + "\n"
 
     def _lines(self, text: str) -> Iterator[str]:
@@ -89,7 +89,7 @@ class Session:
                 yield f"exit {code}"
 
     def _answer(self, line: str) -> tuple[int, str, str]:
-        """Run a command; returns its exit code, and what it writes to stdout and stderr."""
+        """Run a command; returns its exit code, stdout and stderr."""
         match = IN_PROCESS.fullmatch(line)
         if match is None:
             return _shell(line)
@@ -127,7 +127,7 @@ def without_answers(text: str) -> Iterator[str]:
 
 
 def _expanded(word: str, folder: Path) -> list[str]:
-    """Return the words that a shell makes of one: the files of a pattern, and $PWD."""
+    """Expand a word like a shell: the files of a pattern, and $PWD."""
     return sorted(glob.glob(word)) if "*" in word else [word.replace("$PWD", str(folder))]
 
 
@@ -137,7 +137,7 @@ def _shell(line: str) -> tuple[int, str, str]:
 
 
 def plain(text: str, folder: Path) -> str:
-    """Replace what differs from machine to machine, and write JSON with a line a key."""
+    """Replace text that differs between machines, and write JSON with one line per key."""
     if text.startswith("{") and text.count("\n") == 1:
         text = _spread(json.loads(text))
     text = text.replace(str(folder), "$PWD").replace(str(ROOT), "$CLONE")
@@ -147,7 +147,7 @@ def plain(text: str, folder: Path) -> str:
 
 
 def _spread(value: dict[str, object], indent: str = "") -> str:
-    """Write an object with a line a key; of values that differ from run to run, only that they are numbers."""
+    """Write an object with one line per key; values that differ between runs are shown only as numbers."""
     lines = ["{"]
     for key, inner in value.items():
         if key in _OF_THE_MACHINE:

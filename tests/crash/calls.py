@@ -1,6 +1,6 @@
-"""Runs a command under calls.c: which calls changed files below a folder, in order, or one of them spoiled.
+"""Runs a command under calls.c, which records calls that change files below a folder, or spoils one of them.
 
-Knows the variables and the log of calls.c; nothing of what the calls mean.
+Knows the variables and the log of calls.c, but not the meaning of the calls.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 
 _SOURCE = Path(__file__).with_name("calls.c")
 _STATE_BYTES = 4096
-# for what hangs alone
+# only for hangs
 _TIMEOUT_SECONDS = 300
 
 needs_shim = pytest.mark.skipif(
@@ -29,8 +29,8 @@ needs_shim = pytest.mark.skipif(
 class Call:
     """One call that changed a file, or tried to.
 
-    offset: where data begins; of ftruncate and fallocate, the size asked for. result: -1 where it failed (of fallocate: an
-    errno). is_spoiled: the shim made it fail or come back short. Name "punch": fallocate that makes a hole, data: its zeros.
+    offset: the start of data; for ftruncate and fallocate, the requested size. result: -1 if it failed (for fallocate, an
+        errno). is_spoiled: the shim made it fail or return short. Name "punch": fallocate that makes a hole, data: its zeros.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Shim:
         self._variables |= {"CALLS_STATE": str(self._state), "CALLS_LOG": str(self._log)}
 
     def start(self, command: Sequence[str], *, at: int = 0, do: str = "", names: str = "") -> subprocess.Popen[str]:
-        """Start a command in a process group of its own, and begin a new record.
+        """Start a command in its own process group, and begin a new record.
 
         Args:
             at: spoil the n-th call that counts; 0: none.
@@ -79,7 +79,7 @@ class Shim:
         return process.returncode, errors
 
     def calls(self) -> list[Call]:
-        """Read what the last run did below root, in order."""
+        """Read the calls of the last run below root, in order."""
         calls = []
         for line in self._log.read_text(errors="surrogateescape").splitlines():
             name, result, offset, is_spoiled, path, to, data = line.split("\t")

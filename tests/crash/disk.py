@@ -1,7 +1,7 @@
-"""A model of what a disk may hold when the power goes: what was synced for certain, and of the rest whatever it likes.
+"""A model of a disk after a power cut: it holds all synced data, and any part of the rest.
 
-The rules are POSIX's, which promise least: fsync of a file makes its bytes safe but not its name; fsync of a folder makes
-the names in it safe. A rename is kept or lost as a whole. Knows nothing of packs.
+The rules are POSIX's, which guarantee least: fsync of a file makes its bytes safe but not its name; fsync of a folder makes
+the names in it safe. A rename is kept or lost as a whole. Knows nothing about packs.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 
 from tests.crash.calls import Call
 
-# what a disk writes whole or not at all
+# a disk writes a sector completely or not at all
 _SECTOR_BYTES = 512
 
-# relative path -> its bytes, None: a folder, which stands before what is in it
+# relative path -> its bytes; None: a folder, which comes before its content
 Tree = dict[str, bytes | None]
 
 
@@ -34,12 +34,12 @@ _GONE = _Node()
 
 
 class Disk:
-    """The folder root on a disk, whose content is safe: `apply` calls to it, then ask what would be left of it."""
+    """The folder root on a disk, with safe content at first: `apply` calls, then see what a power cut would leave."""
 
     def __init__(self, root: Path, content: Tree) -> None:
         self._path, self._root = root.resolve(), _Node()
         self._names: _Names = {}
-        # changes of names, each kept or lost as a whole: what they led to, what they lead to
+        # changes of names, each kept or lost as a whole: their old and new targets
         self._pending: list[tuple[_Names, _Names]] = []
         for name, data in content.items():
             self._lead({str(self._path / name): _Node([] if data is None else [data])})
@@ -74,10 +74,10 @@ class Disk:
         """Return what a power cut may leave.
 
         Returns:
-            the least: what was synced, and nothing else;
-            what journaling file systems leave: every change of names, and of the bytes only what was synced;
-            what programs see;
-            what was synced and of the rest any part: changes of names, and single sectors of files.
+            the least: only synced data;
+            on journaling file systems: every change of names, but only synced bytes;
+            the view of programs;
+            synced data and any part of the rest: changes of names, and single sectors of files.
         """
         share = draw.random()
         return (
@@ -98,7 +98,7 @@ class Disk:
         return self._root if path == str(self._path) else self._names[self._key(path)]
 
     def _lead(self, paths: dict[str, _Node]) -> None:
-        """Let paths lead to something else, all in one step."""
+        """Change the targets of paths, all in one step."""
         after = {self._key(path): node for path, node in paths.items()}
         self._pending.append(({key: self._names.get(key, _GONE) for key in after}, after))
         self._names |= after
@@ -107,7 +107,7 @@ class Disk:
         del node.versions[:-1]
         folders, safe = {node}, []
         for change in reversed(self._pending):
-            # a rename from folder to folder is one step: what came before it in the other one is safe too
+            # a rename between folders is one step: earlier changes in the other folder are safe too
             changed = {folder for folder, _ in change[1]}
             if changed & folders:
                 folders |= changed
@@ -119,7 +119,7 @@ class Disk:
     def _tree(self, keeps: Callable[[], bool], content: Callable[[list[bytes]], bytes]) -> Tree:
         names = dict(self._safe)
         for before, after in self._pending:
-            # a change that rests on a lost one is lost with it
+            # a change that depends on a lost one is lost too
             if keeps() and all(names.get(key, _GONE) is node for key, node in before.items()):
                 names |= after
 
@@ -135,13 +135,13 @@ class Disk:
 
 
 def read_tree(folder: Path) -> Tree:
-    """Read all that is below a folder."""
+    """Read everything below a folder."""
     paths = sorted(folder.rglob("*"))
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in paths}
 
 
 def write_tree(tree: Tree, folder: Path) -> None:
-    """Lay a tree out in place of a folder."""
+    """Write a tree in place of a folder."""
     shutil.rmtree(folder)
     folder.mkdir()
     for name, data in tree.items():
@@ -152,7 +152,7 @@ def write_tree(tree: Tree, folder: Path) -> None:
 
 
 def _some_sectors(versions: list[bytes], draw: random.Random) -> bytes:
-    """Compose a file of sectors, each as it was at any time since the last sync; its size too."""
+    """Compose a file of sectors, each from any time since the last sync; its size too."""
     size = len(draw.choice(versions))
     sized = [one[:size].ljust(size, b"\0") for one in versions]
     return b"".join(draw.choice(sized)[at : at + _SECTOR_BYTES] for at in range(0, size, _SECTOR_BYTES))

@@ -1,6 +1,6 @@
-"""What changes files as one table, commands and a reader with a cache; each on a folder that stands for a disk and holds OUT.
+"""A table of runs that change files: commands and a reader with a cache, each on a folder that models a disk and holds OUT.
 
-Knows how to record such a run, what may be left of it, and how to continue after an accident.
+Records such a run, lists what it may leave, and continues after an accident.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OPTIONS = "--size 32 --fit pad --workers 2 --max-rejects 1"
 _BUILD = f"build {{work}}/images {{out}} {_OPTIONS}"
 _SPLITS = f"build {{work}}/splits/images {{out}} {_OPTIONS}"
 _MERGE = "merge {work}/a {work}/b {out} --overwrite"
-# what a reader has its fetcher do, without torch
+# a reader's requests to its fetcher, without torch
 _FETCH = (
     "from reader.remote.fetcher import Fetcher; fetcher = Fetcher()\n"
     "fetcher.open(['file://{work}/a', '{out}', None, '']); fetcher.fetch([0, 1, 2])"
@@ -40,7 +40,7 @@ def _is_old_or_new(seen: Tree, before: Tree, after: Tree) -> bool:
 
 
 def _is_no_store(seen: Tree, before: Tree, after: Tree) -> bool:
-    """Files come to where they stay, the manifest last: one that is cut short is none, its digest is missing."""
+    """Files arrive at their final place, the manifest last: a truncated one is no store, since its digest is missing."""
     return seen in (before, after) or seen.get(MANIFEST, b"") not in (before.get(MANIFEST), after[MANIFEST])
 
 
@@ -55,8 +55,8 @@ def _has_old_or_new_files(seen: Tree, before: Tree, after: Tree) -> bool:
 class Kind:
     """A line of the command, or of Python; the lines before it whose result the disk holds.
 
-    is_torn: it was interrupted before, within a line of its journal. is_changed: an image is replaced in between. is_inside:
-    OUT is a folder before. may_leave: whether this may be in OUT where the run ends early: (what is there, before, after).
+    is_torn: it was interrupted before, inside a line of its journal. is_changed: an image is replaced in between. is_inside:
+        OUT is a folder before. may_leave: whether OUT may hold this after an early end: (found, before, after).
     """
 
     line: str
@@ -79,7 +79,7 @@ KINDS = {
     "jpeg": Kind(f"{_BUILD} --compress=90"),
     "seal": Kind("seal {out}", (f"{_BUILD} --part 1/2", f"{_BUILD} --part 2/2")),
     "part": Kind(f"{_BUILD} --part 2/2", (f"{_BUILD} --part 1/2",)),
-    # where OUT is an empty folder, a mount point perhaps
+    # OUT is an empty folder, perhaps a mount point
     "inside": Kind(_BUILD, is_inside=True, may_leave=_is_no_store),
     "merge": Kind(_MERGE),
     "remerge": Kind(_MERGE, ("subset {work}/a {out} --rows 2,1",)),
@@ -90,15 +90,15 @@ KINDS = {
     "requantize": Kind(
         "requantize {work}/images {out} -q 5 --workers 2 --max-rejects 1", may_leave=_has_old_or_new_files
     ),
-    # the next reader repairs whatever is there
+    # the next reader repairs any content
     "cache": Kind(_FETCH, may_leave=lambda *_: True),
 }
 
 
 class Run:
-    """A run of a kind that is recorded: its disk, what that holds before and after, and the calls that change it.
+    """A recorded run of a kind: its disk, the content before and after, and the calls that change it.
 
-    inputs: a folder that `make_inputs` has filled; it stays as it is.
+    inputs: a folder filled by `make_inputs`, which is not changed.
     """
 
     def __init__(self, name: str, work: Path, inputs: Path) -> None:
@@ -119,7 +119,7 @@ class Run:
                 shutil.copy(folder / "ant/1.jpg", folder / "cat/0.jpg")
         self._do(self.kind.line)
         self.after = read_tree(self._disk)
-        # by other workers, and on a disk of its own
+        # with other workers, and on its own disk
         self.shim = Shim(work, self._disk)
         self.spoil()
         self.check_finished()
@@ -134,16 +134,16 @@ class Run:
         ]
 
     def lay_out(self, tree: Tree | None = None) -> None:
-        """Bring the disk to where the run starts, or to what an accident may leave."""
+        """Set the disk to the start of the run, or to what an accident may leave."""
         write_tree(self.before if tree is None else tree, self._disk)
 
     def spoil(self, **how: Any) -> tuple[int, str]:
-        """Run the command from its start on, as `Shim.run` does."""
+        """Run the command from its start, as `Shim.run` does."""
         self.lay_out()
         return self.shim.run(self.command(), **how)
 
     def cuts(self) -> Iterator[tuple[int, Tree]]:
-        """Yield what a power cut behind each call may leave, each once."""
+        """Yield what a power cut after each call may leave, each once."""
         disk, draw, seen = Disk(self._disk, self.before), random.Random(0), set[frozenset[Any]]()
         for at, call in enumerate(self.calls, 1):
             disk.apply(call)
@@ -153,22 +153,22 @@ class Run:
                     yield at, tree
         least, _, everything, _ = disk.left(draw)
         assert everything == self.after, "the record misses calls"
-        # the names in a cache are not synced: what is lost is fetched again
+        # the names in a cache are not synced: lost files are fetched again
         assert self.kind.line == _FETCH or _seen(least) == _seen(self.after), "a power cut after the end loses OUT"
 
     def check(self, found: Tree | None = None) -> None:
-        """See that what the disk holds, or may hold, is no half of a store."""
+        """Check that the disk's content, or possible content, is not half a store."""
         seen, before, after = map(_seen, (read_tree(self._disk) if found is None else found, self.before, self.after))
         assert self.kind.may_leave(seen, before, after), f"neither old nor new: {_difference(seen, after)}"
 
     def go_on(self) -> None:
-        """Give the line again; see that it ends with the bytes of an undisturbed run, and leaves nothing else."""
+        """Run the line again; check that it ends with the bytes of an undisturbed run, and leaves nothing else."""
         line = self.kind.line
         self._do(line + (" --workers 1" if "--workers" in line else ""))
         self.check_finished()
 
     def check_finished(self) -> None:
-        """See that the disk holds the bytes of an undisturbed run, and nothing else."""
+        """Check that the disk holds the bytes of an undisturbed run, and nothing else."""
         found = read_tree(self._disk)
         assert found == self.after, f"these differ: {_difference(found, self.after)}"
 
@@ -196,7 +196,7 @@ def make_inputs(work: Path) -> None:
 
 
 def _seen(found: Tree) -> Tree:
-    """Return the files of OUT that a reader sees: not those with which it is made."""
+    """Return the files of OUT that a reader sees, without working files."""
     return {
         name.removeprefix("out/"): content
         for name, content in found.items()

@@ -1,4 +1,4 @@
-"""Images of all kinds and what damage makes of their files, as strategies of hypothesis."""
+"""Images of all kinds, and damaged files of them, as strategies of hypothesis."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 from conftest import photo
 from hypothesis import strategies as st
 
-# Of a JPEG: tables, frames, a scan, restarts, an application's, its end. And what a fault puts between two of them.
+# Segments of a JPEG: tables, frames, a scan, restarts, an application's, its end. And bytes that a fault puts between two.
 _SEGMENTS = ("ffdb", "ffc0", "ffc2", "ffc4", "ffda", "ffdd", "ffe0", "ffd9")
 _JUNK = ("ff00", "ffff", "00000000", "ffd8", "ffd9", "ffd0", "ffe10002", "ff01", "616263")
 _OTHERS: list[tuple[str, str, dict[str, Any]]] = [
     *(("PNG", mode, {}) for mode in ("RGB", "RGBA", "L", "P", "1", "I;16")),
     *(("WEBP", mode, {"lossless": lossless}) for mode in ("RGB", "RGBA") for lossless in (True, False)),
     *(("TIFF", "RGB", {"compression": name}) for name in ("raw", "tiff_lzw", "tiff_adobe_deflate", "packbits", "jpeg")),
-    # no group4: of a damaged one libtiff leaves lines as the memory was, and Pillow takes them
+    # no group4: for a damaged one, libtiff leaves lines of uninitialized memory, and Pillow takes them
     *(("GIF", mode, {}) for mode in ("P", "L")),
     *(("BMP", mode, {}) for mode in ("RGB", "P", "L", "1")),
 ]
@@ -36,7 +36,7 @@ def _encoded(format: str, mode: str, options: dict[str, Any], size: tuple[int, i
 
 
 _sizes, _seeds = st.tuples(st.integers(8, 150), st.integers(8, 150)), st.integers(0, 99)
-# of any sampling, baseline or progressive, with or without restart markers and a profile
+# any sampling, baseline or progressive, with or without restart markers and a profile
 jpegs = st.builds(
     _encoded, st.just("JPEG"), st.sampled_from(["RGB", "RGB", "L", "CMYK"]),
     st.fixed_dictionaries(
@@ -47,7 +47,7 @@ jpegs = st.builds(
 files = jpegs | st.builds(
     lambda other, size, seed: _encoded(*other, size, seed), st.sampled_from(_OTHERS), _sizes, _seeds
 )
-# what is done: near which segment of a JPEG, else where in the file; bytes removed there, and put there
+# a damage: near which segment of a JPEG, or where in the file; bytes removed and inserted there
 _damages = st.tuples(
     st.sampled_from(_SEGMENTS) | st.integers(0, 999), st.integers(0, 12), st.sampled_from([0, 0, 1, 2, 9, 300, 1 << 20]),
     st.sampled_from(_JUNK).map(bytes.fromhex) | st.binary(max_size=9),

@@ -1,9 +1,9 @@
-"""Calls of the compiled part that were recorded, spoiled.
+"""Recorded calls of the compiled part, with spoiled arguments.
 
-    python -m tests.fuzz.native_calls LIBRARY CALLS COUNT   makes so many; exits 1 where the same calls hold more memory each time
+    python -m tests.fuzz.native_calls LIBRARY CALLS COUNT   makes this many; exits 1 if the same calls hold more memory each time
 
-CALLS is a pickle of calls. Of each call that is made one argument is any. What the functions make, other tests compare. An array
-is memory that a call reads, a bytearray memory that it writes: both begin at an odd address, between bytes that must stay.
+CALLS is a pickle of calls. Each call gets one arbitrary argument. Other tests check the results of the functions. An array is
+memory that a call reads, a bytearray memory that it writes: both begin at an odd address, between bytes that must stay.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 _EXTREMES = [*range(-3, 20), 70_000, 1 << 20, -(1 << 31), (1 << 31) - 1, 1 << 32, 1 << 62, -(1 << 63), (1 << 63) - 1]
-# the last ones are, of a step, its kind: pixel_steps.h has 16, an int32
+# the last ones are kinds of steps: pixel_steps.h has 16, an int32
 _FLOATS = [
     0.0,
     -0.0,
@@ -41,7 +41,7 @@ _FLOATS = [
 ]
 _JPEG_PARTS = [b"", b"\0", b"\xff", b"\xff\xd8", b"\xff\xd9", b"\xff\xd0", b"\xff\xc2", b"\0\0\0\0"]
 _GUARD = b"x" * 32
-# calls that are made again to see whether memory is lost; each allocates some kB
+# calls that are repeated to detect lost memory; each allocates some kB
 _AGAIN, _MOST_GROWN_BYTES = 400, 4096
 # stands for every file
 FILE = "file"
@@ -52,7 +52,7 @@ Call = tuple[str, list[Any]]
 
 
 def spoiled(recorded: Sequence[Call], count: int) -> Iterator[Call]:
-    """Yield each of the calls, then so many of which one argument is spoiled, of each function as many."""
+    """Yield each of the calls, then this many with one spoiled argument, equally many for each function."""
     yield from recorded
     some, by_name = random.Random(count), dict[str, list[list[Any]]]()
     for name, arguments in recorded:
@@ -67,7 +67,7 @@ def spoiled(recorded: Sequence[Call], count: int) -> Iterator[Call]:
 
 
 def _spoiled(some: random.Random, value: Any) -> Any:
-    """Put any number in place of one of an argument; take bytes of memory away, or put others among them."""
+    """Replace a number of an argument by any number; remove bytes of memory, or insert others."""
     if isinstance(value, bytearray | np.ndarray) and memoryview(value).itemsize == 1:
         at = some.randint(0, min(len(value), some.choice([700, 1 << 20])))
         put, removed = some.choice(_JPEG_PARTS), some.choice([0, 1, 2, 9, len(value)])
@@ -87,7 +87,7 @@ def _spoiled(some: random.Random, value: Any) -> Any:
 
 
 def make(native: Any, call: Call) -> None:
-    """Make a call; see that it writes only where it may, and refuses in a declared way."""
+    """Make a call; check that it writes only to its memory, and refuses in a declared way."""
     name, arguments = call
     moved = list[tuple[bytearray, bytes, bool]]()
 
@@ -132,7 +132,7 @@ def _main(library: str, recorded: str, count: int) -> None:
         some.extend([call] if len(some) < _AGAIN else [])
 
     def held_bytes() -> int:
-        """Make some calls again; returns what this process holds by malloc after that."""
+        """Repeat some calls; returns the bytes that this process then holds by malloc."""
         for call in some:
             make(native, call)
         gc.collect()

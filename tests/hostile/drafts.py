@@ -1,6 +1,6 @@
-"""Valid stores that are changed and sealed again: sizes, checksums and digests are right, as a stranger would make them.
+"""Valid stores that are changed and sealed again: sizes, checksums and digests are correct, as from an attacker.
 
-A change is a field, a place in a store, and the value that is put there; GONE removes what is there:
+A change is a field, a place in a store, and the new value; GONE removes the old one:
 
     head/targets/kind            in the manifest, at any depth; %2f is a slash in a key
     blocks/0/1                   in the table of blocks; table: the text of all its lines
@@ -35,16 +35,16 @@ from reader.format.manifest import PIXELS, SAMPLES, manifest_of
 FRAMES = "_tensordict/frames.memmap"
 EVIL = "cat\x1b[2J\x07\x9b31m\u202eexe\n pack: done"
 GONE = "(gone)"
-# Who refuses a store: every reader and command; who reads the row, and `pack verify`; `pack verify` alone; the same, of the table
-# of blocks; nobody.
+# Who refuses a store: every reader and command; readers of the row, and `pack verify`; only `pack verify`; the same, for the
+# table of blocks; nobody.
 OPENING, ROWS, VERIFY, BLOCKS, NOBODY = "opening", "rows", "verify", "blocks", "nobody"
-# words of the table that stand for what is too long for it
+# words of the table that stand for longer values
 _LONG = {"(evil)": EVIL, "(long)": "x" * 200_000, "(nines)": "9" * 10_000, "(deep)": "[" * 100_000}
 _ROW_CHECKSUM_BYTES = 4
 
 
 class Fault(NamedTuple):
-    """One thing that is wrong with a store of a kind of tests/laws/kinds.py; says: a part of what is said of it."""
+    """One fault of a store of a kind of tests/laws/kinds.py; says: a part of the message."""
 
     who: str
     kind: str
@@ -69,7 +69,7 @@ class Draft:
         self.blocks: list[Any] = self.head.pop("blocks")
         self.head.pop("digest")
         self.table = ""
-        # files whose size and digest stay as the head says; (path, what is done to it) once all is written
+        # files whose size and digest in the head stay; (path, action) after all is written
         self._kept, self._after = set[str](), list[tuple[str, str | int]]()
 
     def put(self, field: str, value: Any) -> None:
@@ -99,7 +99,7 @@ class Draft:
             self.files[name] = bytes(data)
 
     def seal(self, out: Path) -> Path:
-        """Write it with sizes, meta.json and digests that are right again, as far as the head allows it; returns out."""
+        """Write it with corrected sizes, meta.json and digests, as far as the head allows; returns out."""
         entries = self.head["files"] if type(self.head.get("files")) is dict else {}
         sealed = {name: entry for name, entry in entries.items() if name not in self._kept and type(entry) is dict}
         self._enter(sealed)
@@ -112,7 +112,7 @@ class Draft:
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             (out / name).write_bytes(data)
         for name, what in self._after:
-            # one that is not there, or a folder by now, cannot be cut or linked; an empty one has no bit to flip
+            # a missing file, or a folder, cannot be cut or linked; an empty one has no bit to flip
             with contextlib.suppress(OSError, IndexError):
                 os.truncate(out / name, what) if isinstance(what, int) else _OF_FILES[what](out / name)
         return out
@@ -123,14 +123,14 @@ class Draft:
         return [self.files[PIXELS][begin : end - _ROW_CHECKSUM_BYTES] for begin, end in spans]
 
     def seal_blocks(self) -> None:
-        """Make the checksums of blocks those of the bytes that are where the blocks say."""
+        """Set the checksums of blocks to those of their bytes."""
         offset = 0
         for block in self.blocks:
             block[1] = zlib.crc32(self.files[PIXELS][offset : offset + block[3]])
             offset += block[3]
 
     def _put_jpegs(self, jpegs: Sequence[bytes]) -> None:
-        """Put JPEGs in place of all rows, with the table and the blocks that they have."""
+        """Replace all rows by JPEGs, with their table and blocks."""
         rows = [jpeg + struct.pack("<I", zlib.crc32(jpeg)) for jpeg in jpegs]
         ends, row = [*itertools.accumulate(map(len, rows), initial=0)], 0
         self.files[PIXELS] = b"".join(rows) + bytes(-ends[-1] % 4096)
@@ -156,7 +156,7 @@ class Draft:
             row += block[0]
 
     def _enter(self, sealed: dict[str, dict[str, Any]]) -> None:
-        """Record the sizes and digests of the files as they are."""
+        """Record the current sizes and digests of the files."""
         for name, entry in sealed.items():
             if (data := self.files.get(name)) is not None:
                 is_pixels = name == PIXELS
@@ -165,7 +165,7 @@ class Draft:
 
 
 def _put(container: Any, keys: str, value: Any) -> None:
-    """Put a value at a place of a JSON value, or remove what is there."""
+    """Put a value at a place of a JSON value, or remove the one there."""
     *outer, last = (int(key) if key.isdigit() else key.replace("%2f", "/") for key in keys.split("/"))
     for key in outer:
         container = container[key]
@@ -181,7 +181,7 @@ def _with_digest(body: bytes) -> bytes:
 
 
 def _changed(jpeg: bytes, change: dict[str, Any] | list[Any]) -> bytes:
-    """Encode a JPEG of the same size anew, or wider; or change some of its bytes."""
+    """Encode a new JPEG of the same size, or wider; or change some of its bytes."""
     if isinstance(change, dict):
         with Image.open(io.BytesIO(jpeg)) as image:
             size = image.width + change.get("wider", 0), image.height
@@ -236,7 +236,7 @@ _OF_FILES = {call.__name__: call for call in (pipe, folder, pickled, link, flipp
 
 
 def wide_block(draft: Draft) -> None:
-    """Declare a block of more than a GB: of holes, which take a few kB of a disk."""
+    """Declare a block of more than a GB of holes, which take a few kB on disk."""
     size_bytes = 1_400 << 20
     draft.blocks[-1][3] = size_bytes - sum(block[3] for block in draft.blocks[:-1])
     for key, value in (("size_bytes", size_bytes), ("digest", f"crc32:{1:08x}")):

@@ -61,12 +61,12 @@ def mutants(base: Path) -> st.SearchStrategy[list[Change]]:
     ]
     if FRAMES in draft.files:
         changes.append(_some([f"jpegs/{n}" for n in range(len(draft.jpegs()))], _SPLICES))
-    # a file that is a pipe or 4 TiB by now cannot be read to change it again
+    # a file that has become a pipe or 4 TiB cannot be read for another change
     return st.lists(st.one_of(changes), min_size=1, max_size=3, unique_by=lambda change: change[0])
 
 
 def make_mutant(base: Path, out: Path, changes: Sequence[Change]) -> Path:
-    """Write a valid store with these changes; one that makes no sense of what another has left is left out."""
+    """Write a valid store with these changes; a change that no longer applies after another is left out."""
     draft = Draft(base)
     for change in changes:
         with contextlib.suppress(Exception):
@@ -79,7 +79,7 @@ def _some(fields: list[str], values: st.SearchStrategy[Any]) -> st.SearchStrateg
 
 
 def _places(value: Any, above: str = "") -> list[str]:
-    """Name every place inside a JSON value that is itself at a place."""
+    """List every place inside a JSON value; above: the value's own place."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     found = []
     for key, one in inner:

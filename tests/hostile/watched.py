@@ -1,8 +1,8 @@
-"""A process that reads stores of strangers and runs commands, whose memory, time, files and connections are watched.
+"""A process that reads hostile stores and runs commands, with its memory, time, files and connections watched.
 
-A trial fails where something raises what it does not declare, exits with another code than it documents, prints a traceback or
-a control character, takes too long or too much memory, changes anything outside its folder, seals what `pack verify` refuses,
-starts a program, or asks the network.
+A trial fails on an undeclared exception, an undocumented exit code, a traceback or a control character in the output. It also
+fails if it takes too much time or memory, changes files outside its folder, seals a store that `pack verify` refuses, starts
+a program, or uses the network.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from typing import Any
 
 import pytest
 
-# of the processor: on a busy machine a step waits its turn; `pack verify` takes 4 s for 1 GB of holes
+# CPU seconds, since a step waits on a busy machine; `pack verify` takes 4 s for 1 GB of holes
 _MOST_SECONDS = 12.0
 _MOST_BYTES = 1 << 30
-# Of memory that is asked for, used or not: pixels are mapped as memory of this process, several times over.
+# Bytes of requested memory, used or not: pixels are mapped privately, several times.
 _MOST_ASKED_BYTES = 8 << 30
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-# sentences, and how far a command is that takes long
+# messages, and the progress of long commands
 _TALK = re.compile(r"(pack: .*\n|[a-z]+: .* of .*\n)+")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-# what processes of ours send each other
+# modules of pickles between pixpack's own processes
 _OWN = ("packer.", "concurrent.futures.process", "collections", "pathlib", __name__)
-# event -> which of its arguments is a path that it changes
+# event -> the index of the path that it changes
 _CHANGES = dict.fromkeys(("os.mkdir", "os.remove", "os.rmdir", "os.truncate", "os.chmod", "os.rename"), 0)
 _CHANGES |= {"os.link": 1, "os.symlink": 1}
 _PROGRAMS = {"subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect", "socket.getaddrinfo"}
 # proc(5)
 _CLEAR_PEAK = "/proc/self/clear_refs"
-# in the process: what it did that no trial may do
+# in the process: the record of forbidden actions
 _caught: io.TextIOBase
 
 
 @dataclass
 class Trial:
-    """What opening and verify said of a store ("": nothing), how a command ended, and what these or others may not do."""
+    """The messages of opening and verify for a store (""; none), the end of a command, and forbidden actions."""
 
     opening: str = ""
     verify: str = ""
@@ -58,11 +58,11 @@ class Trial:
 
 
 class Watched:
-    """The process, and the folder `own`, which alone it may change.
+    """The process, and the folder `own`, the only one that it may change.
 
     Args:
-        work: for that folder.
-        valid: a store that nothing is wrong with, which it reads first.
+        work: the parent of that folder.
+        valid: an intact store, which it reads first.
     """
 
     def __init__(self, work: Path, valid: Path) -> None:
@@ -77,7 +77,7 @@ class Watched:
         return self._pool.submit(_tried, self.own, _Runner.read, store, has_commands).result()
 
     def run(self, words: Sequence[str], stdin: bytes = b"") -> Trial:
-        """Run a command in the folder `own`; what it makes there must verify."""
+        """Run a command in the folder `own`; stores that it makes there must verify."""
         return self._pool.submit(_tried, self.own, _Runner.run, words, stdin).result()
 
     def clear(self) -> Path:
@@ -102,7 +102,7 @@ def watched(store_of: Callable[[str], Path], tmp_path_factory: pytest.TempPathFa
 
 
 class _Runner:
-    """Runs steps of one trial, and notes what fails; refusals are what a StoreError said."""
+    """Runs steps of one trial, and records failures; refusals are messages of StoreErrors."""
 
     def __init__(self, own: Path) -> None:
         self.trial, self._own, self.refusals = Trial(), own, list[str]()
@@ -111,7 +111,7 @@ class _Runner:
         self.trial.failures.append(sentence)
 
     def _step(self, name: str, call: Callable[[], Any], may_raise: type[BaseException] | tuple[()] = ()) -> Any:
-        """Run one step; None where it raised what it may."""
+        """Run one step; returns None if it raised an allowed error."""
         started, found = time.process_time(), None
         try:
             found = call()
@@ -126,7 +126,7 @@ class _Runner:
         return found
 
     def read(self, store: Path, has_commands: bool) -> None:
-        """Do all of it with one store."""
+        """Read one store in every way."""
         Path(_CLEAR_PEAK).write_text("5")
         used_bytes = _memory("VmRSS")
         self._read(store)
@@ -140,7 +140,7 @@ class _Runner:
             self._fail(f"{taken:,} bytes of memory")
 
     def run(self, words: Sequence[str], stdin: bytes) -> None:
-        """Run a command, then verify what is in its folder."""
+        """Run a command, then verify the stores in its folder."""
         sys.stdin = io.TextIOWrapper(io.BytesIO(stdin))
         self.trial.code, self.trial.says = self._command(*words, codes=(0, 1, 2, 3))
         if self.trial.code == 0:
@@ -176,7 +176,7 @@ class _Runner:
             self._step(name, call, StoreError)
 
     def _command(self, *words: str, codes: tuple[int, ...] = (0, 1, 2)) -> tuple[int | None, str]:
-        """Run a command; returns its exit code, and what it says."""
+        """Run a command; returns its exit code and messages."""
         from packer.cli.app import run
 
         streams = [io.TextIOWrapper(io.BytesIO(), "utf-8", "strict", write_through=True) for _ in range(2)]
@@ -195,7 +195,7 @@ class _Runner:
             self._fail(f"{who} sealed what verify refuses: {says}")
 
     def _give(self, store: str) -> None:
-        """Give a store to every command that reads one; what they seal must verify."""
+        """Give a store to every command that reads one; their results must verify."""
         own = str(self._own)
         for words in ("info", "info --json", f"show -o {own}/sheet.png", f"compare {store}", f"push file://{own}/url"):
             name, *rest = words.split()
@@ -217,23 +217,23 @@ def _drain(loader: Any) -> None:
 
 
 def _memory(kind: str) -> int:
-    """Return what the kernel says of this process's memory, in bytes; VmHWM: the most since the peak was cleared."""
+    """Return this process's memory from the kernel, in bytes; VmHWM: the peak since it was cleared."""
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) << 10 for line in file if line.startswith(f"{kind}:"))
 
 
 def _watch(own: Path, log: int) -> None:
-    """Note what no trial may do, in the processes that it forks too."""
+    """Record forbidden actions, also in forked processes."""
     allowed = (str(own), "/dev/", "/proc/")
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         path = None
         if event == "open" and isinstance(arguments[2], int) and arguments[2] & _WRITES:
-            # a folder is opened to write where a file without a name is made, which leaves nothing
+            # opening a folder for writing makes a file without a name, which leaves nothing
             path = None if isinstance(arguments[0], int) or os.path.isdir(arguments[0]) else arguments[0]
         elif event in _CHANGES:
             path = arguments[_CHANGES[event]]
-        # uname: doctor has it asked for the processor
+        # uname: doctor uses it for the processor
         elif (event in _PROGRAMS and arguments[0] != "uname") or (
             event == "pickle.find_class" and not str(arguments[0]).startswith(_OWN)
         ):
@@ -245,14 +245,14 @@ def _watch(own: Path, log: int) -> None:
 
 
 def _start(own: Path, valid: Path) -> None:
-    """Begin to watch this process, once what is imported and made for all trials is there."""
+    """Begin to watch this process, after imports and preparations for all trials."""
     global _caught
     sys.dont_write_bytecode = True
     first = own.with_name("first")
     first.mkdir()
     _Runner(first).read(valid, True)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 30, 8 << 30))
-    # whether what is made here is on a disk is no question
+    # syncs do not matter here
     os.fsync = os.fdatasync = lambda descriptor: None  # type: ignore[assignment]
     log = own.with_name("caught")
     _watch(own, os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND))

@@ -1,7 +1,7 @@
-"""The kinds of stores that the laws hold for: each makes its own inputs, and says how they are packed.
+"""The kinds of stores for the laws: each makes its own inputs, and has its options of packing.
 
-A law is one function over this table. It talks to the command, to public names and to files on disk alone, so that it holds
-whatever is behind them. A new kind of store is one more entry here, and every law then covers it.
+A law is one function over this table. It uses only the command, public names and files on disk, so that it holds for any
+implementation. A new kind of store is one more entry here, and every law then covers it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from PIL import Image
 
 from packer import pack
 
-# Each image's name, class and (width, height). The names sort in this order; BROKEN is no image and becomes a reject.
+# Each image's name, class and (width, height). The names sort in this order; BROKEN is not an image and becomes a reject.
 IMAGES: dict[str, tuple[int, int]] = {
     f"{name}/{number}.{suffix}": (40 + 5 * number, 46 + 3 * number if number % 2 else 36 + 4 * number)
     for name, count in (("ant", 5), ("bee", 6), ("cat", 3))
@@ -43,10 +43,10 @@ class Sample:
     """One input.
 
     Attributes:
-        name: the path of its image; the folder is its class, where no list says another.
+        name: the path of its image; the folder is its class, unless a list names another.
         size: (width, height) of the image.
-        picture: the number that the image is drawn from; None: the file is no image.
-        values: the number that boxes, masks, targets and further columns follow from.
+        picture: the seed of the drawn image; None: the file is not an image.
+        values: the seed of boxes, masks, targets and further columns.
         label: its class in a list, table or tar.
     """
 
@@ -61,20 +61,20 @@ SAMPLES = tuple(
     Sample(name, size, None if name == BROKEN else number, number, name.partition("/")[0])
     for number, (name, size) in enumerate(IMAGES.items())
 )
-# what every kind is packed with, beside its own options: one reject is allowed
+# options of every kind, beside its own: one reject is allowed
 COMMON: dict[str, Any] = {"max_rejects": 1}
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What `pack` is given to make a store of a kind: its IMAGES, its options, and the folder with all of the files."""
+    """The input of `pack` for a store of a kind: IMAGES, options, and the folder with all files."""
 
     images: Path
     folder: Path
     options: dict[str, Any] = field(default_factory=dict)
 
     def moved(self, folder: Path) -> Inputs:
-        """Copy the files to another folder, which a test may change; options that are paths follow."""
+        """Copy the files to another folder, which a test may change; paths in options are adjusted."""
         shutil.copytree(self.folder, folder)
 
         def there(value: Any) -> Any:
@@ -85,7 +85,7 @@ class Inputs:
 
 
 class Kind(Protocol):
-    """Writes the files of some samples below a folder, and says how they are packed."""
+    """Writes the files of some samples below a folder; returns the inputs of their pack."""
 
     def __call__(self, folder: Path, samples: Sequence[Sample] = ...) -> Inputs: ...
 
@@ -126,7 +126,7 @@ def _of_tree(**options: Any) -> Kind:
 
 
 def _of_table(columns: Callable[[Sample], dict[str, object]], **options: Any) -> Kind:
-    """Pack a .csv with a line for each image: its path and what `columns(sample)` gives."""
+    """Pack a .csv with a line for each image: its path and `columns(sample)`."""
 
     def made(folder: Path, samples: Sequence[Sample] = SAMPLES) -> Inputs:
         _tree(folder / "images", samples)
@@ -149,7 +149,7 @@ def _jsonl(folder: Path, samples: Sequence[Sample] = SAMPLES) -> Inputs:
 
 
 def _tar(folder: Path, samples: Sequence[Sample] = SAMPLES) -> Inputs:
-    """Pack a tar as WebDataset writes it: KEY.jpg and KEY.cls."""
+    """Pack a WebDataset tar: KEY.jpg and KEY.cls."""
     labels = _labels(samples)
     folder.mkdir(exist_ok=True)
     with tarfile.open(folder / "samples.tar", "w") as tar:
@@ -173,7 +173,7 @@ def _zip(folder: Path, samples: Sequence[Sample] = SAMPLES) -> Inputs:
 
 
 def _coco(folder: Path, samples: Sequence[Sample]) -> Path:
-    """Write boxes, none to three an image, as a COCO file; their categories are the labels of the images."""
+    """Write boxes, none to three per image, as a COCO file; their categories are the labels of the images."""
     labels = _labels(samples)
     categories = [{"id": 3 + 5 * number, "name": name} for number, name in enumerate(labels)]
     annotations = [
@@ -206,7 +206,7 @@ def _masks(folder: Path, samples: Sequence[Sample]) -> Path:
 
 
 def _labelled(labels: dict[str, Callable[[Path, Sequence[Sample]], Path]], **options: Any) -> Kind:
-    """Pack images with labels in files of their own: option -> writes them."""
+    """Pack images with labels in separate files; labels: option -> function that writes them."""
 
     def made(folder: Path, samples: Sequence[Sample] = SAMPLES) -> Inputs:
         _tree(folder / "images", samples)
@@ -228,7 +228,7 @@ KINDS: dict[str, Kind] = {
     "crop": _of_tree(size=32),
     "pad": _of_tree(size=(24, 40), fit="pad", resample="bicubic"),
     "gray": _of_tree(size=32, channels="gray", fit="squash", exact=True),
-    # 48 KiB a row, a multiple of a disk's block: read straight to where batches are
+    # 48 KiB per row, a multiple of a disk's block: read directly into batches
     "large": _of_tree(size=128),
     "own-sizes": _of_tree(fit="none", max_size=48),
     "rgba-own-sizes": _of_tree(fit="none", max_size="short:30", channels="rgba"),
@@ -264,7 +264,7 @@ def stores_of(out: Path) -> dict[str, Path]:
 
 @contextlib.contextmanager
 def refusal(sentence: str | None, error: type[Exception]) -> Iterator[None]:
-    """Where a combination is refused, see that it is, by this sentence (a pattern), and skip the rest of the law."""
+    """If a combination is refused, check the message by this pattern, and skip the rest of the law."""
     if sentence is None:
         yield
         return
@@ -276,9 +276,9 @@ def refusal(sentence: str | None, error: type[Exception]) -> Iterator[None]:
 def spread(
     *options: Sequence[Any], every: int = 2, first: int = 0, known: Callable[..., bool] = lambda *_: True
 ) -> list[Any]:
-    """Return all combinations that `known` accepts: each `every`-th in the default run, the others nightly.
+    """Return all combinations accepted by `known`: each `every`-th in the default run, the others nightly.
 
-    Of two options with `every` values or more, each value of one is in the default run with several of the other.
+    For two options with `every` values or more, the default run has each value of one with several of the other.
 
     >>> [one.values for one in spread("ab", (1, 2)) if not one.marks]
     [('a', 1), ('b', 2)]
@@ -299,7 +299,7 @@ MakeStore = Callable[[str], Path]
 
 @pytest.fixture(scope="session")
 def inputs_of(tmp_path_factory: pytest.TempPathFactory) -> MakeInputs:
-    """Make the inputs of a kind, which no test may change."""
+    """Return a function that makes the inputs of a kind, which no test may change."""
 
     @functools.cache
     def made(kind: str) -> Inputs:
@@ -310,7 +310,10 @@ def inputs_of(tmp_path_factory: pytest.TempPathFactory) -> MakeInputs:
 
 @pytest.fixture(scope="session")
 def store_of(inputs_of: MakeInputs, tmp_path_factory: pytest.TempPathFactory) -> MakeStore:
-    """Pack a kind by one worker in blocks of two inputs. No test may change it: other ways to pack must give its bytes."""
+    """Return a function that packs a kind by one worker in blocks of two inputs.
+
+    No test may change the store: other ways to pack must give its bytes.
+    """
 
     @functools.cache
     def packed(kind: str) -> Path:

@@ -1,6 +1,6 @@
-"""A row in one form, wherever it comes from: the files of a store, a batch, a single row or a tuple. Laws compare such rows.
+"""One form of a row from any source: the files of a store, a batch, a single row or a tuple. Laws compare such rows.
 
-The files are read by `second_reader`, which was written from the pages of the format alone.
+`second_reader`, written only from the pages of the format, reads the files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kinds import MakeStore, stores_of
 
 from packer import subset
 
-# every run of tests has these fixtures, and those of the packer alone do not import torch
+# every test run has these fixtures, and runs of only the packer do not import torch
 if TYPE_CHECKING:
     from reader import ImageBatch, MemmapDataset, RaggedBatch
 
@@ -31,7 +31,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Files:
-    """A store, and what its files hold: rows, their paths, and whether a tuple has a dict of targets by name."""
+    """A store and the content of its files: rows, paths, and whether a tuple has a dict of targets by name."""
 
     path: Path
     rows: list[Row]
@@ -48,7 +48,7 @@ class Files:
         return cls(path, rows, [json.loads(line)["path"] for line in lines], bool(names) or store.masks)
 
     def expected(self, number: int, *, as_tuple: bool) -> Row:
-        """Return a row as a batch has it, or as a tuple has it."""
+        """Return a row as in a batch, or as in a tuple."""
         row = self.rows[number]
         if not as_tuple:
             return row
@@ -59,7 +59,7 @@ class Files:
         }
 
     def numbers(self, data: MemmapDataset) -> list[int]:
-        """Return which row of the store each of a dataset is, by its path."""
+        """Return the store's row of each row of a dataset, by its path."""
         return [self.paths.index(path) for path, _ in data.samples]
 
 
@@ -68,7 +68,7 @@ def _row_in_files(store: second_reader.Store, number: int) -> Row:
 
 
 def rows_in(found: Any) -> list[Row]:
-    """Return the rows of a batch, of a tuple (images, targets), or the one row that it is."""
+    """Return the rows of a batch or of a tuple (images, targets), or a single row."""
     return _rows_of_tuple(*found) if isinstance(found, tuple) else _rows_of_batch(found)
 
 
@@ -97,7 +97,7 @@ def _rows_of_tuple(images: Any, targets: Any) -> list[Row]:
 
 
 def _cut(columns: dict[str, Any], count: int) -> list[Row]:
-    """Cut columns, each of as many rows, into rows."""
+    """Cut columns of this many rows into rows."""
     import torch
 
     assert {len(column) for column in columns.values()} == {count}
@@ -115,7 +115,7 @@ FilesOf = Callable[[str], Files]
 
 @pytest.fixture(scope="session")
 def files_of(store_of: MakeStore) -> FilesOf:
-    """Read the files of a kind's store; of splits, those of the first."""
+    """Return a function that reads the files of a kind's store; with splits, of the first."""
 
     @functools.cache
     def read(kind: str) -> Files:

@@ -1,6 +1,6 @@
-"""A reader of valid stores written from the page of the format alone: knows nothing of ours.
+"""A reader of valid stores, written only from the page of the format: knows nothing about `reader`.
 
-Reads with numpy and the standard library, and JPEGs with libturbojpeg, as packer calls it.
+Reads with numpy and the standard library, and JPEGs with libturbojpeg, as in packer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Store:
         self._check_blocks(json.loads(b"[" + blocks))
 
     def _tensors(self) -> dict[str, tuple[str, list[int]]]:
-        """Return what arrays there are, but for pixels."""
+        """Return the arrays of the store, except pixels."""
         head, targets = self.head, self.head["targets"]
         tensors = {"targets": (TARGETS[targets["kind"]], [] if targets["count"] is None else [targets["count"]])}
         tensors |= {"content": ("int32", [4])} if head["content"] else {}
@@ -67,7 +67,7 @@ class Store:
         assert not any(pixels[begin:])
 
     def row(self, number: int) -> dict[str, np.ndarray]:
-        """Return what a row holds by the names of tensors, pixels and masks as they were packed."""
+        """Return the content of a row by tensor name, with pixels and masks as packed."""
         row = {name: self._array(name)[number] for name in self.tensors}
         (height, width), begin = self.sides, number * math.prod(self.sides) * self.channels
         if self.head["own_sizes"]:

@@ -1,4 +1,4 @@
-"""What the files of a store say of each row, by FORMAT.md: classes by their names, boxes without free slots."""
+"""The content of each row in a store's files, by FORMAT.md: classes by name, boxes without free slots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def manifest_of(store: Path) -> dict[str, Any]:
 
 
 def rows_of(store: Path) -> list[dict[str, Any]]:
-    """Return for each row what the store says of it: values that can be compared with ==."""
+    """Return the content of each row: values that can be compared with ==."""
     head, data = manifest_of(store), MemmapDataset(store, as_tuple=False)
     lines = [json.loads(line) for line in (store / "samples.jsonl").read_text().splitlines()]
     targets = _targets(store, head).tolist()
@@ -57,7 +57,7 @@ def _plain(values: Any) -> tuple[tuple[int, ...], bytes]:
 
 
 def _named(target: Any, kind: str, classes: Sequence[str]) -> object:
-    """Return a target by the names of its classes, where these have names."""
+    """Return a target by the names of its classes, if they have names."""
     if kind == "regression" or not classes:
         return target
     if kind == "multi-hot":

@@ -1,4 +1,4 @@
-"""What tests of augmentation share: batches of pictures, and whether two samples of numbers have one distribution."""
+"""Shared by tests of augmentation: batches of pictures, and a test that two samples have the same distribution."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reader.transforms.view import View
 
 
 def pictures(count: int = 12, channels: int = 3, size: tuple[int, int] = (24, 20), device: str = "cpu") -> ImageBatch:
-    """Make a batch of pictures, (height, width), the first of them of one level and the second of noise."""
+    """Make a batch of pictures, (height, width); the first has one level, the second is noise."""
     rows = [np.array(photo(size[1], size[0], seed)) for seed in range(count)]
     pixels = torch.from_numpy(np.stack(rows))[..., :channels].clone()
     pixels[0] = 77
@@ -28,7 +28,7 @@ def pictures(count: int = 12, channels: int = 3, size: tuple[int, int] = (24, 20
 
 
 def many(count: int = 4000, size: tuple[int, int] = (1, 1)) -> ImageBatch:
-    """Make a batch of rows that are only drawn for."""
+    """Make a batch of rows whose pixels do not matter, for draws."""
     rows = torch.arange(count)
     pixels = torch.zeros(1, *size, 3, dtype=torch.uint8).expand(count, -1, -1, -1)
     return ImageBatch(pixels=pixels, targets=rows, rows=rows, batch_size=[count])
@@ -68,11 +68,11 @@ def difference(ours: torch.Tensor, theirs: torch.Tensor) -> int:
 
 
 def assert_same_distribution(ours: Any, theirs: Any) -> None:
-    """Compare two samples by Kolmogorov and Smirnov's test: a true difference of 0.06 is seen in 4000 of each."""
+    """Compare two samples by the Kolmogorov-Smirnov test, which detects a true difference of 0.06 in 4000 of each."""
     a, b = (torch.as_tensor(values, dtype=torch.float64).flatten().sort().values for values in (ours, theirs))
     positions = torch.cat([a, b])
     shares = [torch.searchsorted(values, positions, right=True) / len(values) for values in (a, b)]
-    # so far apart by chance in 1 of 10,000 trials
+    # this far apart by chance in 1 of 10,000 trials
     assert (shares[0] - shares[1]).abs().max() < 2.23 * math.sqrt(1 / len(a) + 1 / len(b))
 
 
@@ -87,7 +87,7 @@ def resized(
 ) -> torch.Tensor:
     """Resize int64[B, 4] boxes of images to uint8[B, height, width, C].
 
-    grids: int64[B, 4] top, left, height, width: boxes are resized to that size, and cut at top and left.
+    grids: int64[B, 4] top, left, height, width: boxes are resized to that size, and cropped at top and left.
     """
     batch = pixels
     if not isinstance(pixels, RaggedBatch):

@@ -1,7 +1,7 @@
-"""Processes that have torch and the reader imported when they begin, forked from a server that imports them once.
+"""Processes that start with torch and the reader imported, forked from a server that imports them once.
 
-An interpreter of its own takes 4 seconds of CPU time for that. These processes too can be killed, share nothing but files and
-a pipe with the test, and are no children of its threads.
+A new interpreter takes 4 seconds of CPU time for that. These processes can be killed too, share only files and a pipe with
+the test, and are not children of its threads.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from no_syncs import sync_nothing
 from sizes import set_sizes
 
 ROOT = Path(__file__).resolve().parents[2]
-# for what hangs alone: a busy machine takes a minute
+# only for hangs: a busy machine takes a minute
 TIMEOUT_SECONDS = 300
 PROGRAM_SECONDS = 540
 _STREAMS = ("stdout", "stderr")
 
-# of the server, which begins with the first process: of these, or of a DataLoader's workers
+# imports of the server, which starts with the first process: one of these, or a DataLoader's worker
 multiprocessing.set_forkserver_preload(["packer.cli.app", "reader.loading.loader"])
 
 
 class Child:
-    """Run `target(pipe, *arguments)`, a function of a module, in a process of its own.
+    """Run `target(pipe, *arguments)`, a function of a module, in a separate process.
 
-    What it sends is received in order; where it ends early or hangs, the test fails.
+    Its messages are received in order; if it ends early or hangs, the test fails.
     """
 
     def __init__(self, target: Callable[..., None], *arguments: Any) -> None:
@@ -46,7 +46,7 @@ class Child:
         other.close()
 
     def received(self) -> Any:
-        """Return what it sends next."""
+        """Return its next message."""
         assert self._pipe.poll(TIMEOUT_SECONDS), "the process hangs"
         try:
             return self._pipe.recv()
@@ -59,7 +59,7 @@ class Child:
         self.ended()
 
     def ended(self) -> int | None:
-        """Wait for its end; returns its exit code, negative for a signal, or None where it hangs."""
+        """Wait for its end; returns its exit code, negative for a signal, or None if it hangs."""
         self.process.join(TIMEOUT_SECONDS)
         return self.process.exitcode
 
@@ -68,7 +68,7 @@ def program(name: str | Path, *words: object, cwd: Path = ROOT, **variables: str
     """Run a module, as `python -m` does, or the file of a script, in a folder, or the root of the repository.
 
     Returns:
-        how it has ended, and what it has printed.
+        the exit code and the output.
     """
     with tempfile.TemporaryDirectory(prefix="pixpack-program-") as folder:
         process = Child(_run, name, [*map(str, words)], variables, folder, cwd).process
@@ -101,16 +101,16 @@ def _run(_: Connection, name: str | Path, words: list[str], variables: dict[str,
 def _begin(target: Callable[..., None], pipe: Connection, variables: dict[str, str], *arguments: Any) -> None:
     import torch
 
-    # a collection would copy the pages of all that the server has imported
+    # a garbage collection would copy the pages of all imported modules
     gc.freeze()
-    # the server has those of the moment when it began
+    # the server has the variables of its start
     os.environ.clear()
     os.environ.update(variables)
     sync_nothing()
     set_sizes()
-    # it may start workers, although it ends with the process that started it
+    # it may start workers, although it ends with its parent
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
-    # as in an interpreter of its own: it would start workers as it was started, from a server that imports all once more
+    # as in a new interpreter: else it would start workers from a server, which imports everything again
     multiprocessing.set_start_method(None, force=True)
     torch.set_num_threads(1)
     target(pipe, *arguments)

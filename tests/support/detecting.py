@@ -1,4 +1,4 @@
-"""What tests of detection share: images of different sizes with boxes, as a batch and packed; torchvision with given draws."""
+"""Shared by tests of detection: images of different sizes with boxes, as a batch and packed; torchvision with given draws."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLASSES = ("crate", "ball", "cone")
 
 
 def detections(count: int = 12, *, device: str = "cpu") -> RaggedBatch:
-    """Make a batch of pictures of SIZES, each with 0 to 4 boxes within it and their classes."""
+    """Make a batch of pictures of SIZES, each with 0 to 4 boxes and their classes."""
     generator = torch.Generator().manual_seed(count)
     images = [pictures(2, size=SIZES[n % len(SIZES)]).pixels[n % 2] for n in range(count)]
     boxes, targets = torch.zeros(count, _SLOTS, 4), torch.full((count, _SLOTS), -1)
@@ -58,7 +58,7 @@ def gray(batch: RaggedBatch) -> RaggedBatch:
 
 
 def with_masks(batch: RaggedBatch) -> RaggedBatch:
-    """Put a mask behind each image: 1, 2, 3, .. in the order of its pixels, so that each shows where it was."""
+    """Put a mask after each image: 1, 2, 3, .. in the order of its pixels, which shows their origin."""
     shapes, parts = batch.shapes.long(), []
     for n, (height, width, _) in enumerate(shapes.tolist()):
         parts += [batch.image(n).reshape(-1), (torch.arange(height * width) % 251).to(torch.uint8)]
@@ -76,7 +76,7 @@ def boxes_of(batch: RaggedBatch, n: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def sample(batch: RaggedBatch, n: int) -> tuple[Any, dict[str, Any]]:
-    """Return an image as torchvision's transforms take it, with its boxes and labels."""
+    """Return an image in the form of torchvision's transforms, with its boxes and labels."""
     from torchvision import tv_tensors
 
     image, (boxes, labels) = batch.images[n], boxes_of(batch, n)
@@ -89,7 +89,7 @@ def sample(batch: RaggedBatch, n: int) -> tuple[Any, dict[str, Any]]:
 
 
 def given_draws(monkeypatch: pytest.MonkeyPatch, values: Iterator[float]) -> None:
-    """Have torch.rand and torch.randint, which torchvision draws from, give these numbers from 0 to 1, one after the other."""
+    """Make torch.rand and torch.randint, which torchvision uses, return these numbers from 0 to 1 in order."""
 
     def rand(*shape: Any) -> torch.Tensor:
         count = 1 if not shape or shape[0] == () else int(shape[0])
@@ -104,7 +104,7 @@ def given_draws(monkeypatch: pytest.MonkeyPatch, values: Iterator[float]) -> Non
 
 
 def make_detection_store(root: Path, count: int = 10, **options: Any) -> Path:
-    """Pack photographs of SIZES with COCO's labels of them, the first without a box; returns the store."""
+    """Pack photographs of SIZES with COCO labels, the first without a box; returns the store."""
     folder = root / "images"
     folder.mkdir(parents=True)
     found: dict[str, list[dict[str, Any]]] = {"images": [], "annotations": []}

@@ -1,7 +1,7 @@
-"""The reasons for which a test may be skipped where all of them should run, and why each is expected there.
+"""The reasons for skips of tests in a full run, and why each is expected.
 
-Under PIXPACK_STRICT_SKIPS=1, as scripts/test --all and CI run the tests, a skip for any other reason is a failure: a library that
-could not be installed must not pass for a test that passed.
+With PIXPACK_STRICT_SKIPS=1, as in scripts/test --all and CI, a skip for any other reason is a failure: a missing library must
+not count as a passed test.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ EXPECTED = {
     r"one CUDA device": "needs two",
     r"this machine has CUDA": "needs a machine without a GPU",
     r"the digests were taken (with AVX2|on x86-64)": "of another processor",
-    # too large to be fetched for each run
+    # too large to download for each run
     r"could not import '(albumentations|jax)'": "not fetched",
     r"datasets is not installed": "not fetched",
     r"the corpus is not here": "damaged images of others, which are not ours to publish",
-    # one or the other: each is tested where it is
+    # one or the other: each is tested if it is installed
     r"there is no Pillow-SIMD to compare with": "plain Pillow resizes here",
     r"Pillow has no (JPEG2000|AVIF)": "a Pillow without that decoder, as Pillow-SIMD is",
     r"could not import 'PIL._avif'": "a Pillow without that decoder, as Pillow-SIMD is",
@@ -45,7 +45,7 @@ EXPECTED = {
     r"this folder is in memory": "tmpfs",
     r"this system gives no huge pages": "the kernel's settings",
     r"this file system (wants UTF-8|does not keep such times)": "a file system of another kind",
-    # a combination that is refused, in a sentence that the law checks
+    # a refused combination, whose message the law checks
     r"refused: ": "a combination of a law that pixpack refuses",
     r"compressed rows are not joined": "a combination that pixpack refuses",
     r"a JPEG has no alpha": "a combination that pixpack refuses",
@@ -69,7 +69,7 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 
 def _fail_unexpected(report: pytest.TestReport | pytest.CollectReport) -> None:
-    """Turn a skip whose reason is none of these into a failure that names it."""
+    """Turn a skip for any other reason into a failure that names it."""
     if os.environ.get(VARIABLE) != "1" or report.outcome != "skipped" or hasattr(report, "wasxfail"):
         return
     # (path, line, "Skipped: reason")

@@ -32,7 +32,7 @@ def value(r: int, y: int, x: int, c: int, *, is_jpeg: bool = False) -> int:
 
 
 def own_sizes(out: Path, *, has_masks: bool = False, is_jpeg: bool = False) -> None:
-    """Write 3 rows of 2 x 3, 4 x 1 and 1 x 5 pixels in two blocks; value of a pixel as above, of a mask 10 r + 3 y + x."""
+    """Write 3 rows of 2 x 3, 4 x 1 and 1 x 5 pixels in two blocks; pixels by `value`, masks by 10 r + 3 y + x."""
     (out / "_tensordict").mkdir(parents=True)
     shapes = [(2, 3, 3), (4, 1, 3), (1, 5, 3)]
     rows = [
@@ -88,7 +88,7 @@ def own_sizes(out: Path, *, has_masks: bool = False, is_jpeg: bool = False) -> N
 
 
 def jpegs(out: Path, channels: int) -> None:
-    """Write 3 rows of 4 x 6 x channels in two blocks; value of a pixel as above."""
+    """Write 3 rows of 4 x 6 x channels in two blocks; pixels by `value`."""
     (out / "_tensordict").mkdir(parents=True)
     each = range(3), range(4), range(6), range(channels)
     pixels = bytes(value(*indices, is_jpeg=True) for indices in itertools.product(*each))
@@ -131,7 +131,7 @@ def encoded(
     rows: list[bytes],
     sides: list[tuple[int, int]],
 ) -> tuple[dict[str, bytes], dict[str, Any], list[Block]]:
-    """Return what a store says of raw rows as it says it of them as JPEGs."""
+    """Convert the files and fields of a store of raw rows to those of JPEG rows."""
     found = [
         encode(np.frombuffer(row, np.uint8), *own, fields["channels"], QUALITY)
         for row, own in zip(rows, sides, strict=True)
@@ -159,7 +159,7 @@ def encoded(
     return contents, fields | {"jpeg": JpegRows(QUALITY, sum(map(len, rows)), sum(errors))}, blocks
 
 
-# What a store may record of how labels were read, with a key that no program of today knows.
+# A store's record of how labels were read, with a key that no current program knows.
 LABELS = {
     "boxes": "sha256:" + "0123456789abcdef" * 4,
     "classes": True,
@@ -222,7 +222,7 @@ def write(
     blocks: list[Block],
     others: dict[str, FileEntry] | None = None,
 ) -> None:
-    """Write the files, the meta.json that follow from them, and the manifest; others are files that are there."""
+    """Write the files, their meta.json, and the manifest; others: entries of existing files."""
     names = ["meta.json", "_tensordict/meta.json"] + (["_tensordict/extras/meta.json"] if fields["extras"] else [])
     sizes = {name: FileEntry(len(contents.get(name, b"")), "") for name in [*contents, *names]} | (others or {})
     contents = contents | metadata_files(Manifest(**fields, files=sizes))

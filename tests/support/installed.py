@@ -1,4 +1,4 @@
-"""Pack, verify and read drawn images with the installed pixpack, whose compiled part must decode: what each wheel is tried by."""
+"""Pack, verify and read drawn images with the installed pixpack, whose compiled part must decode: the test of each wheel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from packer.pixels.compiled import native
 
 
 def main() -> None:
-    """Exit with an error where one of the three does not do it."""
+    """Exit with an error if one of the three fails."""
     assert native().row, native().reason
     with tempfile.TemporaryDirectory() as folder:
         images, out = Path(folder, "images"), Path(folder, "out")

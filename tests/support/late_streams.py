@@ -1,8 +1,7 @@
-"""What CUDA promises of streams, events, pinned and device memory, without CUDA: work runs as late, or as early, as it may.
+"""CUDA's guarantees on streams, events, pinned and device memory, without CUDA: work runs as late, or as early, as allowed.
 
 A real device is nearly always fast enough to hide a missing wait. Here a copy reads its source, and a kernel its batch, at
-the worst moment that the promises allow. `World.install` puts it under `reader.device.transfer`; one lock makes it safe in
-threads.
+the worst allowed moment. `World.install` puts it under `reader.device.transfer`; one lock makes it thread-safe.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ class World:
     """Streams of one device and its memory.
 
     Args:
-        eager: kinds of streams, "copies" and "kernels", whose work runs as soon as it may; the others' when it must.
-        seed: instead, each step of any stream that may run does so by the toss of a coin.
+        eager: kinds of streams, "copies" and "kernels", whose work runs as early as possible; others' as late as possible.
+        seed: instead, each possible step of any stream runs at random.
     """
 
     def __init__(self, *, eager: tuple[str, ...] = (), seed: int | None = None) -> None:
@@ -42,7 +41,7 @@ class World:
         self.kernels = Stream(self, "kernels")
         self.streams = [self.kernels]
         self._current = threading.local()
-        # of pinned memory, which must not go while a copy has its address
+        # pinned memory, kept while a copy has its address
         self.pinned: dict[int, np.ndarray] = {}
         self._blocks: dict[int, _Block] = {}
         self._free: dict[tuple[Stream, int], list[_Block]] = defaultdict(list)
@@ -54,7 +53,7 @@ class World:
         patch.setattr(buffers, "pinned", self._pinned)
         patch.setattr(torch.cuda, "is_available", lambda: True)
         patch.setattr(torch.cuda, "current_device", lambda: 0)
-        # the streams that it holds are of another world
+        # its cached streams are from another world
         patch.setattr(transfer, "side_stream", functools.cache(transfer.side_stream.__wrapped__))
 
     @property
@@ -74,11 +73,11 @@ class World:
 
     @property
     def allocated(self) -> int:
-        """Blocks of device memory that were ever made, of more than a few bytes."""
+        """Number of device memory blocks ever allocated, of more than a few bytes."""
         return sum(block.memory.nbytes > 1024 for block in self._blocks.values())
 
     def launch(self, tensor: torch.Tensor, use: Callable[[np.ndarray], Any]) -> None:
-        """Launch a kernel on the caller's stream that reads a batch's memory, and keeps it no longer than that."""
+        """Launch a kernel on the caller's stream that reads a batch's memory, and holds it no longer."""
         memory = self.memory_of(tensor)
         self.kernels.add(lambda: use(memory))
 
@@ -87,11 +86,11 @@ class World:
         return self._allocate(size_bytes)[0]
 
     def memory_of(self, tensor: torch.Tensor) -> np.ndarray:
-        """Return the memory of a tensor on the device, which it does not keep from being used again."""
+        """Return the memory of a tensor on the device, without protection from reuse."""
         return self._blocks[tensor.data_ptr()].memory
 
     def finish(self) -> None:
-        """Run all there is."""
+        """Run all pending work."""
         with self.lock:
             for stream in self.streams:
                 stream.finish()
@@ -119,7 +118,7 @@ class World:
             if any(start <= address < start + len(memory) for start, memory in self.pinned.items()):
                 source = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
             else:
-                # torch pins a copy, and keeps that until it is there
+                # torch pins a copy, and keeps that until the transfer has ended
                 source = tensor.clone().view(-1).view(torch.uint8).numpy()
             there, memory = self._allocate(size)
             self.current.add(lambda: np.copyto(memory, source))
@@ -130,7 +129,7 @@ class World:
         )
 
     def _allocate(self, size: int) -> tuple[torch.Tensor, np.ndarray]:
-        """Lease device memory as torch's allocator does: of what was freed on this stream and is in no recorded use."""
+        """Lease device memory like torch's allocator: memory freed on this stream, without recorded use."""
         with self.lock:
             free, stream = self._free[self.current, size], self.current
             found = next((block for block in free if all(op.done for op in block.uses)), None)
@@ -153,7 +152,7 @@ class World:
 
 
 class Stream:
-    """Work in order; a piece may need one of another stream to be done first."""
+    """Work in order; a piece may wait for a piece of another stream."""
 
     def __init__(self, world: World, kind: str) -> None:
         self._world, self.kind = world, kind
@@ -175,14 +174,14 @@ class Stream:
         self.wait_event(event)
 
     def step(self) -> bool:
-        """Run the first piece, if it may."""
+        """Run the first piece, if allowed."""
         if not self._work or (self._work[0].needs and not self._work[0].needs.done):
             return False
         self._work.popleft().run()
         return True
 
     def finish(self, last: _Work | None = None) -> None:
-        """Run all up to a piece, and before each what it needs."""
+        """Run all pieces up to one, each after its requirements."""
         while self._work and not (last and last.done):
             needs = self._work[0].needs
             if needs and not needs.done:
@@ -235,7 +234,7 @@ class _Block:
 
 
 class SimulatedCuda:
-    """What is used of torch.cuda."""
+    """The used part of torch.cuda."""
 
     def __init__(self, world: World) -> None:
         self.stream = world.use

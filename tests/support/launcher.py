@@ -1,4 +1,4 @@
-"""Start the ranks of a script as torchrun does, forked from a process that has imported the reader and what else they need.
+"""Start the ranks of a script like torchrun, forked from a process that has imported the reader and other modules.
 
 torchrun starts an interpreter for itself and for each rank, and each imports torch and tensordict, 4 seconds of CPU time.
 tests/frameworks/test_distributed.py also runs torchrun itself.
@@ -20,18 +20,18 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def launch(script: Path, *runs: tuple[int, list[object]], modules: tuple[str, ...] = ()) -> str:
-    """Run a script in so many ranks and with these arguments, each run after the one before; returns what all have printed.
+    """Run a script with these numbers of ranks and arguments, one run after the other; returns the output of all.
 
     The rendezvous and gloo use the loopback device; each rank has one thread.
 
     Args:
         script: the Python program of a rank.
-        runs: of each, the number of ranks and the arguments.
-        modules: what is imported once, for all ranks.
+        runs: for each, the number of ranks and the arguments.
+        modules: modules to import once, for all ranks.
     """
     from torch.distributed import TCPStore
 
-    # the server of the rendezvous is here, as it is in the agent of torchrun: no port is chosen before it is bound
+    # the rendezvous server is here, as in torchrun's agent: no port is chosen before it is bound
     stores = [TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in runs]
     plan = [[count, store.port, [*map(str, words)]] for (count, words), store in zip(runs, stores, strict=True)]
     words = json.dumps([str(script), modules, plan])
@@ -70,7 +70,7 @@ def _variables(rank: int, count: int, port: int) -> dict[str, str]:
 
 
 def _all_succeed(ranks: dict[int, int]) -> bool:
-    """Wait for the ranks; ends the others where one fails."""
+    """Wait for the ranks; if one fails, end the others."""
     succeeded = True
     while ranks:
         process, status = os.wait()

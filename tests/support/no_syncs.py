@@ -1,6 +1,6 @@
-"""A process that syncs nothing to the disk, which tests would wait for: `python no_syncs.py WORDS` is the command so.
+"""Turns off syncs to the disk, so that tests need not wait: `python no_syncs.py WORDS` is the command without syncs.
 
-Where PIXPACK_TEST_SYNCS says 1, as in tests with the fixture `real_syncs`, it syncs as ever.
+With PIXPACK_TEST_SYNCS=1, as in tests with the fixture `real_syncs`, it syncs as usual.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ VARIABLE = "PIXPACK_TEST_SYNCS"
 
 
 def sync_nothing(put: Callable[..., Any] = setattr) -> None:
-    """Have syncs of this process, and of those that it forks, only check the descriptor: an error where the file is closed."""
+    """Make syncs of this process, and of its forks, only check the descriptor: an error if the file is closed."""
     if os.environ.get(VARIABLE) == "1":
         return
     for name in ("fsync", "fdatasync", "sync"):

@@ -1,4 +1,4 @@
-"""An HTTP server on loopback that serves a folder by ranges of bytes, counts what is asked for, and fails as a test asks."""
+"""An HTTP server on loopback that serves a folder by ranges of bytes, counts requests, and fails on demand."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-# What an answer may be instead of the bytes: a status, "cut" or "stall" in their midst, "endless", or none at all: "silent".
+# Answers instead of the bytes: a status, "cut" or "stall" in the middle, "endless", or none: "silent".
 Trouble = int | str | None
 
-# For what is never ready alone: less than a client waits, which asks again after 20 s.
+# Only for spans that are never ready: less than a client's wait of 20 s before a retry.
 _LONGEST_SECONDS = 15.0
 _PIECE = bytes(1 << 20)
 
@@ -21,17 +21,17 @@ _PIECE = bytes(1 << 20)
 class RangeServer(http.server.ThreadingHTTPServer):
     """Serves `root`.
 
-    head_status: what HEAD is answered with instead, None: with the size.
-    most_in_progress: requests that were answered at once.
-    asked: how often each byte span of a file was asked for, by (name, start, stop); all of a file is (name, 0, size).
-    trouble: called with the name and the number of requests so far; says what goes wrong, None: nothing.
-    is_ready: called with a span whenever one is asked for; its answer waits until this says True.
-    was_late: one never was; nothing waits from then on.
-    endless_bytes: that endless answers have sent. is_silent: a request gets no answer until `ends`.
+    head_status: the answer to HEAD; None: the size.
+    most_in_progress: the most concurrent requests.
+    asked: requests by byte span of a file, (name, start, stop); a whole file is (name, 0, size).
+    trouble: called with the name and the number of requests so far; returns the fault, or None.
+    is_ready: called with each requested span; the answer waits until this returns True.
+    was_late: a span was never ready; nothing waits from then on.
+    endless_bytes: bytes sent by endless answers. is_silent: requests get no answer until `ends`.
     """
 
     daemon_threads = True
-    # connections that are not accepted yet: a client that is not let in asks again after a second
+    # pending connections: a refused client tries again after a second
     request_queue_size = 64
 
     def __init__(self, root: Path) -> None:
@@ -51,7 +51,7 @@ class RangeServer(http.server.ThreadingHTTPServer):
         """Print nothing about clients that were killed."""
 
     def bytes_of(self, name: str) -> Counter[int]:
-        """Return how often each 64 bytes of a file were sent."""
+        """Return how often each run of 64 bytes of a file was sent."""
         found = Counter[int]()
         with self.lock:
             asked = list(self.asked.items())
@@ -63,7 +63,7 @@ class RangeServer(http.server.ThreadingHTTPServer):
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # else a body that is sent behind its header waits for the client to acknowledge that: 40 ms
+    # else a body waits 40 ms for the client to acknowledge the header
     disable_nagle_algorithm = True
     server: RangeServer
 

@@ -1,6 +1,6 @@
 """Print the share of the product's functions that a test run enters, by room: python tests/support/reached.py [PYTEST ARGUMENTS].
 
-Traces every process of this environment, forked and started ones too, through a .pth file that is removed at the end.
+Traces every process of this environment, including forked and started ones, by a .pth file that is removed at the end.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from types import CodeType, FrameType
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("packer", "reader", "pixpack")
 LOG = "PIXPACK_REACHED"
-# what the compiler sets for the body of a function, and not for that of a class: inspect.CO_OPTIMIZED
+# set by the compiler for functions, and not for classes: inspect.CO_OPTIMIZED
 IS_FUNCTION = 0x1
 
 
 def main() -> int:
-    """Run pytest with the arguments given, then print functions entered and functions there are, by room."""
+    """Run pytest with the given arguments, then print entered and existing functions, by room."""
     hook = Path(sysconfig.get_path("purelib")) / "pixpack_reached.pth"
     start = f"sys.path.append({str(Path(__file__).parent)!r}), __import__('reached').trace()"
     hook.write_text(f"import os, sys; {LOG!r} in os.environ and ({start})\n")
@@ -63,7 +63,7 @@ def functions() -> Iterator[str]:
 
 
 def codes(code: CodeType) -> Iterator[CodeType]:
-    """Yield the code objects inside of another, at any depth."""
+    """Yield the code objects inside another, at any depth."""
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield constant
@@ -71,7 +71,7 @@ def codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def trace() -> None:
-    """Append each function of the product to the log when this process first enters it; at once, as processes are killed."""
+    """Log each function of the product at its first call in this process; immediately, since processes are killed."""
     log, start = os.environ[LOG], f"{ROOT}{os.sep}"
     tops = tuple(f"{start}{package}{os.sep}" for package in PACKAGES)
     seen: set[CodeType] = set()
@@ -82,7 +82,7 @@ def trace() -> None:
             seen.add(code)
             if code.co_filename.startswith(tops):
                 line = f"{code.co_filename[len(start) :]}:{code.co_firstlineno}:{code.co_qualname}\n"
-                # one write of a file opened for appending: lines of two processes do not mix
+                # one write to a file opened for appending: lines of two processes do not mix
                 with open(log, "ab", buffering=0) as file:
                     file.write(line.encode())
 

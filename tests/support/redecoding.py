@@ -1,4 +1,4 @@
-"""Decode the sources of a store once more, and compare the rows that they give with those that it has."""
+"""Decode the sources of a store again, and compare the results with its rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from reader.format.manifest import PIXELS, read_manifest
 
 
 def rows_of_other_sources(out: Path, *images: str | os.PathLike[str]) -> list[int]:
-    """Decode what IMAGES lists now; returns the rows of OUT, through all splits, for which no source gives the same pixels."""
+    """Decode the current IMAGES; returns the rows of OUT, over all splits, whose pixels come from no source."""
     listed, wrong = scan(list(map(os.fspath, images))), list[int]()
     for split, store in stores_of(out).items():
         manifest, inputs = read_manifest(store), listed[split]
@@ -39,7 +39,7 @@ def rows_of_other_sources(out: Path, *images: str | os.PathLike[str]) -> list[in
             begin, size_bytes = rows.extent(row)
             stored = rows.pixels(row, pixels[begin : begin + size_bytes]).tobytes()
             found = sources.get(sample.path, [])
-            # a row is of one of the members of its name
+            # a row may be from any member of its name
             exact = [data for data in found if hashlib.sha256(data).hexdigest() == sample.sha256]
             with warnings.catch_warnings(action="ignore"):
                 if not any(decoder.row(data).pixels == stored for data in exact or found):

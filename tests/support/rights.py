@@ -1,4 +1,4 @@
-"""The rights of a user who is not root, for tests that root runs: modes of files hold then, in processes that are started too."""
+"""The rights of a user other than root, for tests run by root: file modes then apply, also in started processes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _GET_SECUREBITS, _SET_SECUREBITS, _NO_ROOT = 27, 28, 1
 
 @contextlib.contextmanager
 def modes_hold() -> Iterator[None]:
-    """Let this thread, and what it starts, open no file whose mode forbids it; skips where root may not give that up."""
+    """Make file modes apply to this thread and its processes; skips if root may not drop its capabilities."""
     if os.geteuid() != 0:
         yield
         return
     if sys.platform != "linux":
         pytest.skip("this root may not give up its rights: no capabilities")
     libc = ctypes.CDLL(None, use_errno=True)
-    # pid: this thread; then effective, permitted and inheritable, of the lower and of the higher numbers
+    # pid: this thread; then effective, permitted and inheritable, for the lower and the higher numbers
     thread, held = (ctypes.c_uint32 * 2)(_VERSION, 0), (ctypes.c_uint32 * 6)()
     if libc.capget(thread, held):
         pytest.skip(f"this root may not give up its rights: {os.strerror(ctypes.get_errno())}")

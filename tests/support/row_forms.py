@@ -1,4 +1,4 @@
-"""Stores of the same images in each form of rows, which no test may change, and what is in their files."""
+"""Stores of the same images in each form of rows, which no test may change, and the content of their files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def formed(tree: Path) -> Formed:
 
 
 def table(store: Path) -> list[list[int]]:
-    """Return where each row begins and ends in its file."""
+    """Return the start and end of each row in its file."""
     found: list[list[int]] = np.fromfile(store / FRAMES, "<i8").reshape(-1, 2).tolist()
     return found
 

@@ -1,4 +1,4 @@
-"""Sizes and waits of the product that tests shrink: public constants of its modules, also in the processes that tests start.
+"""Shrinks sizes and waits of the product for tests: public constants of its modules, also in started processes.
 
 `python sizes.py WORDS` is the command with them.
 """
@@ -11,7 +11,7 @@ import runpy
 from collections.abc import Callable
 from typing import Any
 
-# "least_block_inputs=2 worker_seconds=0.5"; of a name that comes twice, the last value counts
+# "least_block_inputs=2 worker_seconds=0.5"; the last value of a repeated name counts
 VARIABLE = "PIXPACK_TEST_SIZES"
 _NAMES = {
     "packer.packing.parts": "part_copy_bytes",
@@ -33,7 +33,7 @@ _MODULES = {name: module for module, names in _NAMES.items() for name in names.s
 
 
 def set_sizes(put: Callable[[Any, str, Any], None] = setattr) -> None:
-    """Give the constants of this process the values that the environment names."""
+    """Set the constants of this process to the values in the environment."""
     for word in os.environ.get(VARIABLE, "").split():
         name, _, value = word.partition("=")
         module, constant = importlib.import_module(_MODULES[name]), name.upper()
