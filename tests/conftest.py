@@ -400,9 +400,9 @@ def devices() -> list[Any]:
 
 
 def ffmpeg_or_skip() -> Any:
-    """Return FFmpeg from `packer.pixels.requantize`; skips if PyAV is missing."""
+    """Return FFmpeg from `packer.pixels.ffmpeg`; skips if PyAV is missing."""
     from packer.errors import FfmpegError
-    from packer.pixels.requantize import Ffmpeg
+    from packer.pixels.ffmpeg import Ffmpeg
 
     try:
         return Ffmpeg()

@@ -57,7 +57,7 @@ def _pillow(found: dict[str, str], missing: dict[str, str]) -> bool:
 
         from packer.pixels import plugins
         from packer.pixels.compiled import native
-        from packer.pixels.decoders import decoder_versions
+        from packer.pixels.decoder_choice import decoder_versions
     except ImportError as e:
         missing["Pillow"] = f"pip install --force-reinstall pillow ({e})"
         return False
@@ -85,7 +85,7 @@ def _pillow(found: dict[str, str], missing: dict[str, str]) -> bool:
 
 
 def _ffmpeg(found: dict[str, str], missing: dict[str, str]) -> None:
-    from packer.pixels.requantize import HOW_TO_GET, ffmpeg_versions
+    from packer.pixels.ffmpeg import HOW_TO_GET, ffmpeg_versions
 
     try:
         found["ffmpeg"] = ffmpeg_versions()["ffmpeg"]

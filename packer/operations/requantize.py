@@ -24,7 +24,7 @@ from packer.errors import DecodeError, LockedError, OptionsError
 from packer.inputs.scan import scan
 from packer.option_names import Option
 from packer.options import WorkerOptions
-from packer.pixels.requantize import Recoder, ffmpeg_versions
+from packer.pixels.ffmpeg import Recoder, ffmpeg_versions
 from packer.progress import notify, reports
 from packer.report import Progress
 from packer.sample_lines import encode_line, read_json_lines

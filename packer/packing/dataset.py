@@ -27,7 +27,7 @@ from packer.options import CHANNELS, OutputOptions, PackOptions, ShapeOptions, W
 from packer.packing.keywords import takes
 from packer.packing.pack import pack_parts
 from packer.pixels.decode import MODES
-from packer.pixels.pictures import to_mode
+from packer.pixels.pillow import to_mode
 from packer.pixels.row import Row
 from packer.report import PackReport
 from packer.sample_lines import Sample

@@ -170,7 +170,7 @@ def named_sources(images: ImagesArgument) -> list[str]:
 def _check_libraries(options: PackOptions) -> None:
     """Refuse options whose library is not installed, before anything starts."""
     if options.requantize is not None:
-        from packer.pixels.requantize import Ffmpeg
+        from packer.pixels.ffmpeg import Ffmpeg
 
         Ffmpeg()
 

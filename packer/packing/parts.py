@@ -27,7 +27,7 @@ from packer.inputs.splits import split_of, stores_in, stores_of
 from packer.option_names import OVERWRITE, Option
 from packer.options import PackOptions, WorkerOptions
 from packer.packing.request import INPUTS, header_difference, recorded_labels
-from packer.pixels.decoders import pixel_versions
+from packer.pixels.decoder_choice import pixel_versions
 from packer.progress import CountedBytes, notify, reports
 from packer.report import PackReport, Progress
 from packer.sources.base import NO_STATE

@@ -18,7 +18,7 @@ from packer.errors import PackError
 from packer.inputs.samples import Inputs
 from packer.option_names import OVERWRITE
 from packer.options import LabelOptions, PackOptions
-from packer.pixels.decoders import pixel_versions
+from packer.pixels.decoder_choice import pixel_versions
 from packer.progress import notify, tracked
 from packer.report import PackReport, Progress
 from packer.sources.base import NO_STATE, State

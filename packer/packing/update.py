@@ -22,7 +22,7 @@ from packer.options import LabelOptions, PackOptions, WorkerOptions
 from packer.packing.keywords import takes
 from packer.packing.pack import ImagesArgument, named_sources, pack_sources
 from packer.packing.request import intact
-from packer.pixels.decoders import pixel_versions
+from packer.pixels.decoder_choice import pixel_versions
 from packer.report import PackReport
 from packer.store.destination import Folder
 from packer.store.reuse import check_reusable

@@ -1,6 +1,6 @@
 """Bytes of any image -> one row of uint8 pixels, upright, or a DecodeError with a readable reason.
 
-JPEGs that the compiled part serves become rows here. `pictures.py`, with Pillow and numpy, is imported for the first other
+JPEGs that the compiled part serves become rows here. `pillow.py`, with Pillow and numpy, is imported for the first other
 image; in a pack of photographs, most workers never meet one.
 """
 
@@ -17,7 +17,7 @@ from packer.pixels.row import Row, RowRules
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from packer.pixels.pictures import PictureDecoder
+    from packer.pixels.pillow import PillowDecoder
 
 # Names that are checked: a folder of photographs hardly has other files.
 _LOOKED_AT = 1000
@@ -46,10 +46,10 @@ class Decoder:
         if header is not None:
             self._rules.check_jpeg(header)
             if header.may_be_rotated:
-                orientation = self._pictures.orientation(data)
+                orientation = self._pillow.orientation(data)
             if orientation == 1 and (row := self._native_row(data, header, memory)):
                 return row
-        return self._pictures.row(data, header, orientation)
+        return self._pillow.row(data, header, orientation)
 
     def upright_size(self, data: bytes) -> tuple[int, int]:
         """Return (height, width) after EXIF orientation, from the header alone.
@@ -60,13 +60,13 @@ class Decoder:
         header = jpeg.read_header(data)
         if header is not None and not header.may_be_rotated:
             return header.height, header.width
-        return self._pictures.upright_size(data)
+        return self._pillow.upright_size(data)
 
     @functools.cached_property
-    def _pictures(self) -> PictureDecoder:
-        from packer.pixels.pictures import PictureDecoder
+    def _pillow(self) -> PillowDecoder:
+        from packer.pixels.pillow import PillowDecoder
 
-        return PictureDecoder(self._rules)
+        return PillowDecoder(self._rules)
 
     def _native_row(self, data: bytes, header: jpeg.JpegHeader, memory: memoryview | None) -> Row | None:
         """Decode, resize and crop in one pass; None if that is not available here, or the data is damaged."""

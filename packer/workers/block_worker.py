@@ -17,7 +17,7 @@ from packer.errors import DecodeError, EngineError, PackError
 from packer.options import RowOptions
 from packer.pixels.compiled import PixelBytes, channel_sums
 from packer.pixels.decode import serves
-from packer.pixels.decoders import row_decoder
+from packer.pixels.decoder_choice import row_decoder
 from packer.pixels.geometry import Geometry
 from packer.pixels.layout import RowLayout
 from packer.pixels.row import Row
@@ -73,7 +73,7 @@ class PackJob:
         is_plain = self.rows.channels == "rgb" and self.rows.requantize is None
         # a plain JPEG of one size without masks needs no Pillow
         if self.has_masks or self.geometry.has_own_sizes or not is_plain or not serves(paths):
-            import packer.pixels.pictures  # noqa: F401
+            import packer.pixels.pillow  # noqa: F401
 
     def mask_source(self, path: str) -> LocalSource:
         """Locate a mask."""

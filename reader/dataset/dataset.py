@@ -21,7 +21,7 @@ from reader.buffers import BufferPool, empty_shared
 from reader.dataset import collate
 from reader.dataset.indexing import Index, checked_position, checked_positions, is_row, split_positions
 from reader.dataset.opened_store import OpenedStore
-from reader.dataset.splits import remote_store, store_path
+from reader.dataset.store_location import remote_store, store_path
 from reader.format.errors import StoreError
 from reader.format.manifest import Manifest
 from reader.rows import Rows, is_run, rows_named

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 
 from reader.format.shown import brief
-from reader.order import permuted
 from reader.rows import Rows
+from reader.shuffling import permuted
 
 Positions = Sequence[int] | torch.Tensor | npt.NDArray[np.integer] | npt.NDArray[np.bool_]
 Index = int | slice | Positions

@@ -12,8 +12,8 @@ import torch
 
 from reader.dataset.dataset import MemmapDataset
 from reader.format.manifest import PAGE_BYTES, Manifest
-from reader.order import BlockOrder, Cut, Order, drawn, permuted
 from reader.planning.given_sampler import GivenSampler, Item
+from reader.shuffling import BlockOrder, Cut, Order, drawn, permuted
 
 # shuffle="block": 8 MiB are sequential for any disk; 32 of them mixed together are 1,700 rows of 224 x 224.
 SHUFFLE_BLOCK_BYTES = 8 << 20

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from reader.dataset.dataset import MemmapDataset
-from reader.order import Cut, Order
 from reader.planning.given_sampler import GivenSampler, Item, sampled_rows
 from reader.planning.orders import Orders
 from reader.planning.ranks import Ranks
 from reader.rows import Rows, Steps
+from reader.shuffling import Cut, Order
 
 # The position after the last step of a sampler, which may yield any number of rows.
 _END = (1 << 62) - 1

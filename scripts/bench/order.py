@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from reader.order import BlockOrder, permuted
+from reader.shuffling import BlockOrder, permuted
 from scripts.bench.data import in_child
 from scripts.bench.harness import Lab, Way, bench, require
 

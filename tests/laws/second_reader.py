@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from packer.pixels.pictures import decoded_jpeg
+from packer.pixels.pillow import decoded_jpeg
 
 TARGETS = {"class": "int64", "regression": "float32", "multi-hot": "float32"}
 PIXELS = "_tensordict/pixels.memmap"

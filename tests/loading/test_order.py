@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reader.order import BlockOrder, Cut, drawn, permuted, wrapped
+from reader.shuffling import BlockOrder, Cut, drawn, permuted, wrapped
 
 COUNTS = st.integers(1, 3000)
 

@@ -24,8 +24,8 @@ from reader.memory import raw_file
 from reader.memory.raw_file import GAP_BYTES, RawFile, begin_reads
 from reader.memory.read_ahead import ReadAhead
 from reader.memory.spans import Spans, pieces_of, runs_of
-from reader.order import BlockOrder
 from reader.rows import Rows, Steps
+from reader.shuffling import BlockOrder
 
 ROW_BYTES = 24
 ROWS = 500

@@ -11,7 +11,7 @@ import pytest
 
 from packer.cli.app import run
 from packer.operations import doctor
-from packer.pixels.decoders import decoder_versions
+from packer.pixels.decoder_choice import decoder_versions
 
 ROOT = Path(__file__).resolve().parents[2]
 

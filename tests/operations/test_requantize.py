@@ -23,7 +23,7 @@ from packer.cli.app import run
 from packer.errors import LockedError
 from packer.operations.requantize import requantize
 from packer.operations.verify import verify
-from packer.pixels.requantize import Recoded, Recoder
+from packer.pixels.ffmpeg import Recoded, Recoder
 from packer.report import Progress
 from packer.sample_lines import read_json_lines
 from reader import MemmapDataset

@@ -234,7 +234,7 @@ def test_a_resume_with_other_decoders_is_refused(images: Path, tmp_path: Path, m
 
     interrupted(pack, images, out, size=32)
     with monkeypatch.context() as patch:
-        patch.setattr("packer.pixels.decoders.decoder_versions", lambda: {"pillow": {"version": "0"}})
+        patch.setattr("packer.pixels.decoder_choice.decoder_versions", lambda: {"pillow": {"version": "0"}})
         with pytest.raises(PackError, match=r"was started with other decoders \(pillow version: \S+, now 0\)"):
             pack(images, out, size=32)
 

@@ -15,7 +15,7 @@ from conftest import ffmpeg_or_skip, photo
 from PIL import Image
 
 from packer.errors import FfmpegError, NotRequantized
-from packer.pixels.requantize import Ffmpeg
+from packer.pixels.ffmpeg import Ffmpeg
 
 KINDS: dict[str, dict[str, Any]] = {
     "4:2:0": {"subsampling": 2},

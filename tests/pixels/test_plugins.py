@@ -19,7 +19,7 @@ from packer.errors import DecodeError
 from packer.packing.update import update
 from packer.pixels import plugins
 from packer.pixels.decode import Decoder
-from packer.pixels.decoders import pixel_versions
+from packer.pixels.decoder_choice import pixel_versions
 from packer.pixels.geometry import Geometry
 from reader import MemmapDataset
 

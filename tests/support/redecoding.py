@@ -13,7 +13,7 @@ from packer.errors import DecodeError
 from packer.inputs.scan import scan
 from packer.inputs.splits import stores_of
 from packer.options import RowOptions
-from packer.pixels.decoders import row_decoder
+from packer.pixels.decoder_choice import row_decoder
 from packer.pixels.geometry import Geometry
 from packer.sample_lines import read_samples
 from packer.sources.local import locate

@@ -16,7 +16,7 @@ from PIL import Image
 
 from packer.errors import DecodeError
 from packer.options import RowOptions
-from packer.pixels.decoders import row_decoder
+from packer.pixels.decoder_choice import row_decoder
 from packer.pixels.geometry import Geometry
 from packer.sources.local import LocalSource
 from packer.store.tasks import Task

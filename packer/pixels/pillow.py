@@ -1,4 +1,4 @@
-"""Pictures that need an image library: bytes -> a row by libjpeg-turbo and Pillow, or a DecodeError with its reason.
+"""Decodes pictures that need an image library: bytes -> a row by libjpeg-turbo and Pillow, or a DecodeError with its reason.
 
 JPEGs go through libjpeg-turbo, by jpeg4py, if it accepts the file: it treats libjpeg's warnings as errors and refuses some
 samplings. Its pixels equal Pillow's, which decodes all other images.
@@ -20,7 +20,7 @@ from packer.pixels.opening import UPRIGHT, header_orientation, lift_limits, load
 from packer.pixels.row import Row, RowRules
 
 
-class PictureDecoder:
+class PillowDecoder:
     """Turns bytes of any image into rows; one a process."""
 
     def __init__(self, rules: RowRules) -> None:

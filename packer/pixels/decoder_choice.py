@@ -22,7 +22,7 @@ def row_decoder(geometry: Geometry, options: RowOptions) -> RowDecoder:
     plain = Decoder(geometry, channels=options.channels, exact=options.is_exact, bit_depth=options.bit_depth)
     decoder: RowDecoder = plain
     if options.requantize is not None:
-        from packer.pixels.requantize import RequantizingDecoder
+        from packer.pixels.ffmpeg import RequantizingDecoder
 
         decoder = RequantizingDecoder(options.requantize, plain)
     if options.compress:
@@ -40,7 +40,7 @@ def pixel_versions(options: Mapping[str, Any]) -> dict[str, object]:
     """
     found = decoder_versions() | live_rule()
     if options.get("requantize") is not None:
-        from packer.pixels.requantize import ffmpeg_versions
+        from packer.pixels.ffmpeg import ffmpeg_versions
 
         found["ffmpeg"] = ffmpeg_versions()
     return found
