@@ -70,20 +70,22 @@ class Disk:
                 kept = b"" if "truncate" in call.name else versions[-1][call.offset + len(call.data) :]
                 versions.append(versions[-1][: call.offset].ljust(call.offset, b"\0") + call.data + kept)
 
-    def left(self, draw: random.Random) -> tuple[Tree, Tree, Tree, Tree]:
+    def left(self, draw: random.Random) -> tuple[Tree, ...]:
         """Return what a power cut may leave.
 
         Returns:
             the least: only synced data;
             on journaling file systems: every change of names, but only synced bytes;
             the view of programs;
+            only synced data and the last change of names: names are kept in any order;
             synced data and any part of the rest: changes of names, and single sectors of files.
         """
-        share = draw.random()
+        share, last = draw.random(), iter([False] * (len(self._pending) - 1) + [True])
         return (
             self._tree(lambda: False, lambda versions: versions[0]),
             self._tree(lambda: True, lambda versions: versions[0]),
             self._tree(lambda: True, lambda versions: versions[-1]),
+            self._tree(lambda: next(last), lambda versions: versions[0]),
             self._tree(lambda: draw.random() < share, lambda versions: _some_sectors(versions, draw)),
         )
 

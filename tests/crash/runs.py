@@ -151,7 +151,7 @@ class Run:
                 if (key := frozenset(tree.items())) not in seen:
                     seen.add(key)
                     yield at, tree
-        least, _, everything, _ = disk.left(draw)
+        least, _, everything, *_ = disk.left(draw)
         assert everything == self.after, "the record misses calls"
         # the names in a cache are not synced: lost files are fetched again
         assert self.kind.line == _FETCH or _seen(least) == _seen(self.after), "a power cut after the end loses OUT"

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import store_bytes, unparted_bytes
-from kinds import BROKEN, KINDS, Inputs, MakeInputs, MakeStore, spread, stores_of
+from conftest import interrupted, store_bytes, unparted_bytes
+from kinds import BROKEN, KINDS, SAMPLES, Inputs, MakeInputs, MakeStore, Sample, spread, stores_of
 from stored_rows import rows_of
 
-from packer import Progress, pack, pull, push, seal_parts, verify
+from packer import PackError, Progress, pack, pull, push, seal_parts, verify
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -90,6 +94,18 @@ def test_interrupted_after_each_block_it_resumes_to_the_same_bytes_and_is_then_c
     assert {path: path.stat() for path in out.rglob("*") if path.is_file()} == states
 
 
+@pytest.mark.parametrize("kind", ["own-sizes", "jpeg", "masks"])
+def test_what_a_killed_worker_wrote_is_nowhere_in_the_store(
+    kind: str, inputs_of: MakeInputs, store_of: MakeStore, tmp_path: Path
+) -> None:
+    inputs = inputs_of(kind)
+    interrupted(pack, inputs.images, tmp_path / "out", workers=1, inputs=0, **inputs.options)
+    for rows in (tmp_path / "out.packing").rglob("*.memmap"):
+        rows.write_bytes(b"\xff" * 2 * rows.stat().st_size)
+    pack(inputs.images, tmp_path / "out", workers=1, **inputs.options)
+    assert store_bytes(tmp_path / "out") == store_bytes(store_of(kind))
+
+
 @pytest.mark.parametrize("kind", spread([*KINDS], first=1))
 def test_parts_in_any_order_and_interrupted_are_sealed_to_the_same_bytes(
     kind: str, inputs_of: MakeInputs, store_of: MakeStore, tmp_path: Path
@@ -130,3 +146,38 @@ def test_a_reject_is_recorded_once_with_its_reason(kind: str, store_of: MakeStor
     expected = {"tar": "samples.tar/bee3.jpg", "zip": f"images.zip/{BROKEN}"}.get(kind, BROKEN)
     assert (reject["path"], manifest["rejected"]) == (expected, 1)
     assert len(reject["reason"]) > 10
+
+
+# -- room
+
+
+IMAGES = [sample for sample in SAMPLES if sample.name != BROKEN]
+
+
+def room_for_text(kind: str, samples: list[Sample], folder: Path) -> int:
+    """Return the bytes that a pack asks for, beside those of its tensors and class names; the store is folder/out."""
+    inputs, out = KINDS[kind](folder / "inputs", samples), folder / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+        with pytest.raises(PackError, match=r"needs \d+ more bytes") as caught:
+            pack(inputs.images, out, workers=1, **inputs.options)
+    (needed,) = map(int, re.findall(r"needs (\d+) more", str(caught.value)))
+    # it has begun the journal by then
+    needed += (folder / "out.packing/.packing/journal").stat().st_size
+    pack(inputs.images, out, workers=1, **inputs.options)
+    # these are in the journal and in the manifest
+    classes = 2 * len(json.dumps(json.loads((out / "manifest.json").read_text())["classes"]))
+    return needed - classes - sum(file.stat().st_size for file in out.rglob("*.memmap"))
+
+
+@pytest.mark.parametrize("kind", ["pad", "own-sizes", "large", "masks", "boxes", "labels-own-sizes", "multi-hot"])
+def test_a_pack_asks_for_the_room_of_its_tensors_and_classes(kind: str, tmp_path: Path) -> None:
+    assert room_for_text(kind, IMAGES, tmp_path / "one") == room_for_text("crop", IMAGES, tmp_path / "two")
+
+
+def test_a_pack_asks_for_the_room_of_its_lines_twice(tmp_path: Path) -> None:
+    """The journal holds those of samples.jsonl too."""
+    long = [replace(one, name=f"{one.label}{number:0200}/{'x' * 200}.jpg") for number, one in enumerate(IMAGES)]
+    room = room_for_text("crop", IMAGES + long, tmp_path / "two") - room_for_text("crop", IMAGES, tmp_path / "one")
+    one, two = ((tmp_path / name / "out/samples.jsonl").stat().st_size for name in ("one", "two"))
+    assert room >= 2 * (two - one)

@@ -45,8 +45,11 @@ def damaged_rows(store: Path, offset: int) -> tuple[int, int] | None:
 
 @every_kind
 def test_verify_finds_a_flip_in_each_file_and_names_its_rows(kind: str, store_of: MakeStore, tmp_path: Path) -> None:
-    out = Path(shutil.copytree(store_of(kind), tmp_path / "out"))
-    assert verify(out).problems == []
+    out, seen = Path(shutil.copytree(store_of(kind), tmp_path / "out")), list[tuple[int, int]]()
+    report = verify(out, progress=lambda *done: seen.append(done))
+    size = sum(len(content) for name, content in store_bytes(out).items() if not name.endswith("manifest.json"))
+    assert (report.problems, report.checked_bytes, seen[-1]) == ([], size, (size, size))
+    assert seen == sorted((done, size) for done, _ in seen)
     for split, store in stores_of(out).items():
         prefix = f"{split}/" if split else ""
         for name, content in store_bytes(store).items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -318,6 +319,25 @@ def test_a_split_that_cannot_be_made_leaves_all_of_them(splits: Path, tmp_path: 
 
 
 # -- what comes to OUT meanwhile
+
+
+@pytest.mark.parametrize("moment", ["before the stage is made", "before it is locked"])
+def test_a_command_that_finishes_out_first_is_named(
+    moment: str, things: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, flock, others = tmp_path / "out", fcntl.flock, [lambda: CALLS["pack"](things, tmp_path / "out")]
+
+    def finish_first(progress: Any = None) -> None:
+        while others and (progress is None or progress.stage == "sizes"):
+            others.pop()()
+
+    if moment == "before it is locked":
+        monkeypatch.setattr(fcntl, "flock", lambda *given: (finish_first(), flock(*given)))
+    progress = finish_first if moment == "before the stage is made" else None
+    with pytest.raises(PackError, match=r"out was finished by another process just now\. Give the command again"):
+        pack(things / "images", out, fit="none", workers=1, progress=progress)
+    assert store_bytes(tmp_path / "out") == store_bytes(things / "store")
+    assert os.listdir(tmp_path) == ["out"]
 
 
 @pytest.mark.parametrize("holds", ["a file", "a folder with a file", "a link"])

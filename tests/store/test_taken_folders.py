@@ -5,6 +5,7 @@ The command ends with one sentence, and what it did stays where it was moved.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -64,11 +65,12 @@ COMMANDS: dict[str, tuple[str, Callable[[Path, Path, Seen], object]]] = {
         ),
     ),
 }
-# At which reports OUT is taken: as the work begins, in the middle, and before the seal.
+# At which reports OUT is taken: as the work begins, in the middle, before the seal; and as the manifest is written.
 MOMENTS = (
     {"pack": 2, "copy": 1, "seal": 0},
     {"pack": 14, "copy": 12, "seal": 12},
     {"seal": 0, "copy": 24},
+    {},
 )
 TABLE = [
     (name, moment) for name in COMMANDS for moment in range(3) if moment < 2 or name not in ("seal", "pack --part")
@@ -77,17 +79,25 @@ TABLE = [
 
 def _run(name: str, moment: int, made: Path, out: Path, take: Callable[[], object]) -> str:
     """Run a command whose OUT is taken at a moment; returns what it ends with."""
-    (before, command), taken = COMMANDS[name], list[bool]()
+    (before, command), taken, replace = COMMANDS[name], list[bool](), os.replace
 
     def seen(report: Progress) -> None:
         if not taken and report.done >= MOMENTS[moment].get(report.stage, 1 << 60):
             taken.append(True)
             take()
 
+    def write_manifest(source: Path, target: Path) -> None:
+        replace(source, target)
+        if moment == 3 and target.name == "manifest.json":
+            taken.append(True)
+            take()
+
     if before:
         shutil.copytree(made / before, out if before == "mine" else out.with_name("out.packing"))
-    with tuned(least_block_inputs=2), pytest.raises(PackError) as caught:
-        command(made, out, seen)
+    with tuned(least_block_inputs=2), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "replace", write_manifest)
+        with pytest.raises(PackError) as caught:
+            command(made, out, seen)
     assert taken
     return str(caught.value)
 
@@ -96,6 +106,7 @@ WAYS = [(name, moment, how) for name, moment in TABLE for how in ("renamed", "re
 # beside a stage that stays, where none was; and a stage that is gone
 WAYS += [(name, 2 if (name, 2) in TABLE else 1, "appears") for name in COMMANDS]
 WAYS += [(name, 1, "gone") for name in COMMANDS]
+WAYS += [(name, 3, "renamed") for name in COMMANDS if name != "pack --part"]
 
 
 @pytest.mark.parametrize(("name", "moment", "how"), WAYS)
