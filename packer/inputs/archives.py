@@ -61,24 +61,7 @@ def read_tars(paths: list[Path], classes: tuple[str, ...] | None, options: Input
         Cells(str(paths[0]), options.target_column or "cls", is_optional=True),
     )
     for number, path in enumerate(paths):
-        labels = dict[str, dict[str, bytes]]()
-        before = len(inputs)
-        for name, offset, size, label, refusal in _members(path, _LABELS):
-            name_filter.count()
-            inside = _inside(name)
-            if label is not None and name_filter.passes(inside):
-                stem, _, suffix = inside.rpartition(".")
-                if labels.setdefault(stem, {}).setdefault(suffix.lower(), label) != label:
-                    raise ScanError(
-                        f"{path}/{inside} is there twice, with different contents. Give each sample a name."
-                    )
-            elif name_filter.takes(inside):
-                inputs.add(inside, refusal)
-                inputs.members.values.extend((number, offset, size, size, RAW, 0))
-        stems = {stem for name in inputs.paths[before:] for stem in _stems(name)}
-        name_filter.ignored += sum(len(found) for stem, found in labels.items() if stem not in stems)
-        for name in inputs.paths[before:]:
-            cells.add(_record(name, labels, path))
+        _add_tar(inputs, name_filter, cells, number, path)
 
     def where(index: int) -> str:
         """Name a sample for an error: archives have no lines."""
@@ -94,6 +77,25 @@ def read_tars(paths: list[Path], classes: tuple[str, ...] | None, options: Input
                 inputs.refused.setdefault(index, f"it has no {name}, and others of its tar have one")
     name_filter.report(inputs, ", ".join(map(str, paths)))
     return _as_folder(inputs)
+
+
+def _add_tar(inputs: Inputs, name_filter: NameFilter, cells: Cells, number: int, path: Path) -> None:
+    """Add the images of a tar, the number-th of all, and the columns of each."""
+    labels, before = dict[str, dict[str, bytes]](), len(inputs)
+    for name, offset, size, label, refusal in _members(path, _LABELS):
+        name_filter.count()
+        inside = _inside(name)
+        if label is not None and name_filter.passes(inside):
+            stem, _, suffix = inside.rpartition(".")
+            if labels.setdefault(stem, {}).setdefault(suffix.lower(), label) != label:
+                raise ScanError(f"{path}/{inside} is there twice, with different contents. Give each sample a name.")
+        elif name_filter.takes(inside):
+            inputs.add(inside, refusal)
+            inputs.members.values.extend((number, offset, size, size, RAW, 0))
+    stems = {stem for name in inputs.paths[before:] for stem in _stems(name)}
+    name_filter.ignored += sum(len(found) for stem, found in labels.items() if stem not in stems)
+    for name in inputs.paths[before:]:
+        cells.add(_record(name, labels, path))
 
 
 def _members(path: Path, suffixes: Collection[str]) -> Iterator[tuple[str, int, int, bytes | None, str | None]]:

@@ -60,12 +60,7 @@ def scan(
     options = options or InputOptions()
     sources = [os.fspath(one) for one in ([images] if isinstance(images, str | os.PathLike) else images)]
     kind = _kind(sources)
-    for name, kinds in _BELONGS.items():
-        if getattr(options, name) is not None and kind not in kinds:
-            raise OptionsError(
-                f"{Option(name)} does not belong to {sources[0]}, which is a {kind}: it is for a {' or a '.join(kinds)}."
-                " Leave it out."
-            )
+    _check_options(options, kind, sources[0])
     # with boxes, the class list is that of the boxes
     imposed = classes if options.boxes is None else None
     splits = _listed(kind, sources, imposed, options)
@@ -100,6 +95,15 @@ def scan(
 def belongs(option: str, images: Sequence[str]) -> bool:
     """Whether an option of labels applies to this kind of IMAGES; raises ScanError if they cannot be packed."""
     return option not in _BELONGS or _kind([*images]) in _BELONGS[option]
+
+
+def _check_options(options: InputOptions, kind: str, images: str) -> None:
+    for name, kinds in _BELONGS.items():
+        if getattr(options, name) is not None and kind not in kinds:
+            raise OptionsError(
+                f"{Option(name)} does not belong to {images}, which is a {kind}: it is for a {' or a '.join(kinds)}."
+                " Leave it out."
+            )
 
 
 def _roots(inputs: Inputs, options: InputOptions) -> tuple[str, ...]:

@@ -131,11 +131,7 @@ def pull(url: str, out: str | os.PathLike[str], *, progress: OnBytes | None = No
         StoreError: a manifest there is damaged.
     """
     copy = _Copy(url, os.fspath(out), progress)
-    names = copy.names()
-    splits = [""] if MANIFEST in names else [*filter(is_split, names)] or [""]
-    contents = {split: copy.manifest_at(copy.folder(split)) for split in splits}
-    if lacking := [copy.folder(split) for split, content in contents.items() if not content]:
-        raise PackError(f"{lacking[0]} holds no complete store: there is no {MANIFEST}. Push it again, then pull.")
+    contents = copy.manifests()
     parsed = {split: parse_content(content, Path(copy.folder(split), MANIFEST)) for split, content in contents.items()}
     copy.report.store_bytes = sum(_size(manifest) for manifest, _ in parsed.values())
     root = resolved_out(out)
@@ -204,6 +200,15 @@ class _Copy:
         """Return the manifest of the store in a folder at the URL, or b""."""
         self._check_file(f"{folder}/{MANIFEST}", MOST_MANIFEST_BYTES)
         return self.ask(self.files.cat_file, f"{folder}/{MANIFEST}") or b""
+
+    def manifests(self) -> dict[str, bytes]:
+        """Return the manifest at the URL, or that of each split; raises PackError if one is missing."""
+        names = self.names()
+        splits = [""] if MANIFEST in names else [*filter(is_split, names)] or [""]
+        contents = {split: self.manifest_at(self.folder(split)) for split in splits}
+        if lacking := [self.folder(split) for split, content in contents.items() if not content]:
+            raise PackError(f"{lacking[0]} holds no complete store: there is no {MANIFEST}. Push it again, then pull.")
+        return contents
 
     def _check_file(self, name: str, most_bytes: int) -> None:
         """Refuse a pipe, which would block, and a file larger than the limit."""

@@ -48,7 +48,7 @@ _caught: io.TextIOBase
 
 @dataclass
 class Trial:
-    """The messages of opening and verify for a store (""; none), the end of a command, and forbidden actions."""
+    """The messages of opening and verify for a store ("": none), the end of a command, and forbidden actions."""
 
     opening: str = ""
     verify: str = ""
