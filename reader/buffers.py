@@ -1,8 +1,8 @@
 """Host memory for batches: reused buffers, each returned exactly when its last user is gone.
 
-A new 38 MB tensor costs 9,409 page faults, more than the copy into it; a reused one none. So buffers are leased: each
-lease is a new numpy array over the same memory, and the memory returns to the pool when that array is collected. Any
-tensor, view or numpy view of the lease keeps it alive, so a batch that a caller keeps is never overwritten.
+A new 38 MB tensor costs 9,409 page faults, more than the copy into it; a reused one none. So buffers are leased. Each lease
+is a new numpy array over the same memory, which returns to the pool when the array is collected. Any tensor, view or numpy
+view of the lease keeps it alive, so a batch that a caller keeps is never overwritten.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def on_threads_of(threads: int) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def on_one_torch_thread() -> Iterator[None]:
-    """Let operators of torch in a `with` block use the calling thread alone.
+    """Let torch operators in a `with` block use only the calling thread.
 
     Operators on a few thousand numbers are as fast so, and on a busy machine each would wait for other threads.
     """
@@ -98,7 +98,7 @@ def torch_thread_limit() -> Callable[[int], None] | None:
     if "ATen parallel backend: OpenMP" not in torch.__config__.parallel_info():
         return None
     try:
-        # the OpenMP specification says that this sets the limit of the calling thread alone
+        # by the OpenMP specification, this sets the limit of only the calling thread
         limit = ctypes.CDLL(None).omp_set_num_threads
     except (OSError, AttributeError, TypeError):
         return None

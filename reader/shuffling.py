@@ -156,8 +156,8 @@ class Cut:
 
     Global step s takes positions [s * W * B, (s + 1) * W * B); rank r takes the r-th B of them. So the global order does
     not depend on the world size, and a checkpoint is the position reached. The last, short step is shared evenly. If it does
-    not divide, it wraps around to the epoch's first rows, so that every rank has the same number of steps and rows. Without
-    pad, each of its rows goes to one rank only: later ranks have one row less, or no such step.
+    not divide, it wraps around to the epoch's first rows. So every rank has the same number of steps and rows. Without pad,
+    each of its rows goes to one rank only: later ranks have one row less, or no such step.
     """
 
     count: int

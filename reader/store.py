@@ -46,7 +46,7 @@ class ImageBatch(TensorClass):
     origin: torch.Tensor | None = None
 
     # a batch is not a list of rows (`unbind(0)` is): code that looks for the batch size, such as Lightning's `self.log`,
-    # would descend into the rows; now it finds the first dimension of the first field
+    # would descend into the rows. Now it finds the first dimension of the first field.
     __iter__ = None  # type: ignore[assignment]
 
     @property

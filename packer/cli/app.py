@@ -51,7 +51,7 @@ class _DefaultToBuild(click.Group):
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order in which they were added."""
+        """Return the commands in the order of their registration."""
         return [*self.commands]
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -20,7 +20,7 @@ from reader.format.manifest import MANIFEST
 def list_folder(images: Path) -> dict[str, Inputs]:
     """List a folder of class folders, a folder of images, or a folder of train, val, test folders of those.
 
-    Returns: split name ("" where there are no splits) -> Inputs.
+    Returns: split name ("" without splits) -> Inputs.
 
     Raises:
         ScanError: images does not exist, cannot be read, or a split holds no image.

@@ -59,7 +59,7 @@ def list_objects(url: str) -> dict[str, tuple[int, int]]:
             files.ls(root, detail=False)  # `find` treats a web server that does not answer as an empty folder
     except _WRONG as e:
         raise RemoteError(f"{redacted(url)} cannot be listed: {reason(e)}.") from None
-    except Exception as e:  # each file system has errors of its own
+    except Exception as e:  # each file system raises its own errors
         kind = SourceError if is_refused(e) else UnreadableError
         raise kind(f"{redacted(url)} cannot be listed: {reason(e)}") from None
     if root in listed:

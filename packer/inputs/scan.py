@@ -1,6 +1,6 @@
 """The kinds of IMAGES: a folder, a list on standard input, a table, tars, a zip, a URL.
 
-Each kind is listed by a module of its own (folders, lists, tables, archives, remote) into the same `Inputs`; `names` has the one
+Each kind has its own lister module (folders, lists, tables, archives, remote), which fills the same `Inputs`; `names` has the one
 rule for classes and splits. Opens no image.
 """
 
@@ -50,7 +50,7 @@ def scan(
         classes: the class list to impose; an unknown class is an error.
         options: how to read lists and labels.
 
-    Returns: split name ("" where there are no splits) -> Inputs; all splits share one class list.
+    Returns: split name ("" without splits) -> Inputs; all splits share one class list.
 
     Raises:
         ScanError: images does not exist, cannot be read, or holds no image.

@@ -35,7 +35,7 @@ def split_folders(names: Iterable[str], has_image: Callable[[str], bool]) -> lis
         has_image: whether a sub-folder holds an image, at any depth.
 
     Raises:
-        ScanError: two names differ in case alone.
+        ScanError: two names differ only in case.
 
     Example:
         >>> split_folders(["val", "train"], bool), split_folders(["train", "plane"], bool)

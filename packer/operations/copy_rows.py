@@ -61,7 +61,7 @@ _AGAIN = "do it again"
 
 @dataclass(frozen=True)
 class Selection:
-    """Rows of a store, int64[n], in the order in which they are taken.
+    """Rows of a store, int64[n], in their order in the new store.
 
     numbers: tensor -> the new number of each class; tensors whose numbers stay are left out.
     """
@@ -402,7 +402,7 @@ class _StoredColumn(Column):
 
 @dataclass
 class _CopiedInputs(Inputs):
-    """The rows that are copied, and behind them the rejects of their stores."""
+    """The copied rows, followed by the rejects of their stores."""
 
     rows: int = 0
     rejects: list[Reject] = field(default_factory=list)

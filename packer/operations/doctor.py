@@ -1,4 +1,4 @@
-"""The decoders and libraries of this machine, and those that packing and reading lack. Imports no torch."""
+"""The decoders and libraries of this machine, and the missing ones. Imports no torch."""
 
 from __future__ import annotations
 

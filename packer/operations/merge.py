@@ -32,7 +32,7 @@ def merge(
     overwrite: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> PackReport:
-    """Copy the rows of several stores, one store behind the other, into the store OUT, without decoding.
+    """Copy the rows of several stores, one store after the other, into the store OUT, without decoding.
 
     They must have been packed with the same options. If they are folders of splits, the stores of each split become
     `OUT/<split>`, all with one class list. If their class lists differ, OUT has the longest list if that has all classes,
@@ -74,7 +74,7 @@ def merge(
 
 
 def _groups(paths: Sequence[str | os.PathLike[str]]) -> dict[str, list[tuple[Path, Manifest]]]:
-    """Open the stores whose rows are joined: all, or those of each split."""
+    """Open the stores to join: all, or those of each split."""
     found = [stores_of(path) for path in paths]
     if mixed := [path for path, stores in zip(paths, found, strict=True) if ("" in stores) != ("" in found[0])]:
         raise PackError(

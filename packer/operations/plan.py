@@ -1,4 +1,4 @@
-"""Disk use of each way to pack images, from their headers alone. Decodes nothing."""
+"""Computes disk use of each way to pack images, only from their headers. Decodes nothing."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def plan(
     Args:
         images: IMAGES of `pack`.
         size, fit, max_size: as for `pack`; they add one way, except fit "crop" without size.
-        channels: "rgb", "gray" or "rgba", of a row.
+        channels: channels of a row: "rgb", "gray" or "rgba".
         workers: processes that read headers; None: the CPUs that this process may use.
         progress: called a few times a second from the calling thread.
 

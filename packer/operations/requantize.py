@@ -103,7 +103,7 @@ def requantize(
         progress: called for each image from the calling thread.
 
     Raises:
-        OptionsError: an option has an invalid value, DEST is in the way, is in IMAGES or in a store, or two images would get
+        OptionsError: an option has an invalid value; DEST is in the way, or inside IMAGES or a store; or two images would get
             one name.
         ScanError: images cannot be read or holds no image.
         PackError: PyAV is missing, or DEST cannot be written. Its subclasses: DiskFullError (its disk is full), LockedError
@@ -276,7 +276,7 @@ def _made(job: _Job, paths: list[str], workers: int) -> Iterator[dict[str, Any]]
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
-        # run each pending image in a process of its own, to find the one that kills it
+        # run each pending image in a separate process, to find the one that kills it
         for path in pending.values():
             yield _made_alone(job, path)
 

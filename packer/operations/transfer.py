@@ -187,7 +187,7 @@ class _Copy:
             return request(*arguments, **named)
         except FileNotFoundError:
             return None
-        except Exception as e:  # each file system has errors of its own
+        except Exception as e:  # each file system raises its own errors
             raise PackError(f"{self.report.url} cannot be reached: {reason(e)}. {_AGAIN.capitalize()}.") from None
 
     def names(self) -> list[str]:

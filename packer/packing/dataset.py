@@ -65,7 +65,7 @@ class DatasetOptions(OutputOptions, WorkerOptions, ShapeOptions):
 def pack_dataset(dataset: MapDataset, out: str | os.PathLike[str], options: DatasetOptions) -> PackReport:
     """Read each item of a dataset once, into the store OUT. Options mean what they do for `pack`.
 
-    An item is (image, target), or a dict with `image` and `label`, as those of HF datasets. The image is a PIL image, a uint8
+    An item is (image, target), or a dict with `image` and `label`, as in HF datasets. The image is a PIL image, a uint8
     array [H, W] or [H, W, C], or a uint8 tensor [C, H, W]; it counts as upright. The first item's target determines the kind
     of all. An integer is a class; a float, or several numbers, a regression target; several zeros and ones a multi-hot
     target. An item that raises, or has another form, is rejected with the reason. Without size, so are images of another size

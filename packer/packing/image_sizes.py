@@ -67,8 +67,8 @@ def count_sizes(parts: dict[str, Inputs], options: PackOptions) -> dict[str, Siz
             f"a worker was killed while it read headers. Give {Option('size')}, then no header is read before."
         ) from None
     finally:
-        # if the join of the pool's thread is interrupted, it counts as ended, and may print an error while Python exits: so
-        # wait for it here, until the processes are killed
+        # If the join of the pool's thread is interrupted, it counts as ended. It may then print an error while Python exits.
+        # So wait for it here, until the processes are killed.
         with signals_held():
             for process in pool._processes.values():
                 process.kill()
@@ -101,7 +101,7 @@ def common_size(parts: dict[str, Inputs], options: PackOptions) -> tuple[int, in
 
 
 def stored_bytes(sizes: SizeCounts, layout: RowLayout) -> int:
-    """Return the size of the file of rows of images of these sizes, uncompressed, with the masks behind them, if any."""
+    """Return the size of the file of rows of images of these sizes, uncompressed, including masks that follow them."""
     geometry, area = layout.geometry, 0
     for (height, width), count in sizes.items():
         new_width, new_height = geometry.row_size(geometry.resized(width, height))

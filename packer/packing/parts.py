@@ -1,8 +1,8 @@
-"""Parts of one pack: each is packed into a store of its own, in the stage of OUT, and `pack seal` joins them.
+"""Parts of one pack: each is packed into its own store, in the stage of OUT, and `pack seal` joins them.
 
 Sealing renames the first part's file of rows to its destination. It appends the rows of each other part, and removes that
-part's file once they are synced: missing files show what an interrupted run has done. The small files follow, and the
-manifest makes the store.
+part's file once they are synced. After an interruption, missing files show the finished parts. The small files follow, and
+the manifest makes the store.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ PackStores = Callable[[dict[str, Inputs], Folder, PackOptions, float], PackRepor
 
 
 class PartFolder(Folder):
-    """The folder of one part of a store: under a lock of its own, while other parts share OUT's stage."""
+    """The folder of one part of a store: under its own lock, while other parts share OUT's stage."""
 
     def __init__(self, whole: Folder, split: str, part: Part) -> None:
         self._whole, self._split, self.part = whole, split, part
@@ -389,7 +389,7 @@ class _Joined:
         )
 
     def _small_files(self) -> dict[str, FileEntry]:
-        """Write all files but those of rows, from the parts' files in order."""
+        """Write all files except those of rows, from the parts' files in order."""
         large = (PIXELS, MASKS, *self._like.metadata_names())
         files: dict[str, FileEntry] = {}
         for name in self._like.files:

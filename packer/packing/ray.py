@@ -33,7 +33,7 @@ def pack_by_ray(parts: dict[str, Inputs], to: Folder, options: PackOptions, pack
     """Pack the inputs of each split by tasks, and seal their parts; pack makes one part.
 
     Raises:
-        PackError: Ray is not installed, its cluster cannot be reached, or a part cannot be packed; what is packed is kept.
+        PackError: Ray is not installed, its cluster cannot be reached, or a part cannot be packed; packed parts are kept.
     """
     try:
         import ray

@@ -116,7 +116,7 @@ def finished_report(inputs: Inputs, out: Path, options: PackOptions, target: Pat
 
     Raises:
         PackError: it is damaged, or made by another request; names the difference, and what to do.
-        SourceError: the sources cannot be looked at now.
+        SourceError: the sources cannot be read now.
     """
     manifest = intact(out)
     asked = options.shaping() | recorded_labels(inputs)

@@ -1,6 +1,6 @@
 """`pack update`: bring a store to the state that packing its images again would give, without decoding unchanged ones.
 
-A store is never written to: the new one is built beside the old, as --overwrite does, reuses rows (see `store/reuse.py`),
+A store is never written to. The new one is built beside the old, as with --overwrite, reuses its rows (see `store/reuse.py`),
 and then replaces it.
 """
 
@@ -36,7 +36,7 @@ _FROM_STORE = ("target_column", "path_column", "extension", "label_separator")
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateOptions(WorkerOptions, LabelOptions):
-    """Options of `update`: those of its groups."""
+    """Options of `update`: the options of its groups."""
 
 
 class _ReusingOptions(PackOptions):
@@ -117,7 +117,7 @@ def _check_classes(out: Path, before: Manifest, now: Inputs, options: UpdateOpti
     """Refuse other numbers for the classes of a store, unless a class list is given; returns notes on new classes.
 
     Raises:
-        PackError: says which, and what to do.
+        PackError: names the classes, and what to do.
     """
     if before.target_kind != now.target_kind:
         raise PackError(

@@ -1,9 +1,9 @@
 """One image, encoded again by FFmpeg's JPEG encoder, through PyAV, and its row.
 
 It does what `ffmpeg -noautorotate -i IN -q:v Q OUT` does. Packer's own decoder rejects broken images, as in any pack. Only
-JPEGs that decode without a warning, and that FFmpeg decodes to full-range YCbCr or gray, are encoded: all its versions give
-the same pixels for these (FFmpeg 5.1 and 8.1, `tests/pixels/test_ffmpeg.py`). The encoder's output depends on the processor:
-its DCT for x86 differs from the portable one.
+JPEGs that decode without a warning, and that FFmpeg decodes to full-range YCbCr or gray, are encoded. For these, all its
+versions give the same pixels (FFmpeg 5.1 and 8.1, `tests/pixels/test_ffmpeg.py`). The encoder's output depends on the
+processor: its DCT for x86 differs from the portable one.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def load_image(image: Image.Image, data: bytes) -> int:
         raise
     except Exception as e:  # Pillow's plugins raise nearly anything on damaged data
         raise DecodeError(_reason(data, e)) from e
-    # a PNG may hold its EXIF behind the pixels
+    # a PNG may hold its EXIF after the pixels
     return 1 if _is_upright(image) else _orientation(image.getexif())
 
 

@@ -82,7 +82,7 @@ class PillowDecoder:
                     )
                 size, scale = image.size, self._draft(image)
                 orientation = load_image(image, data)
-                # a TIFF with its orientation in XMP alone is turned only by decoding
+                # a TIFF with its orientation only in XMP is turned only by decoding
                 size = image.size if scale == 1 else size
                 upright = to_mode(image, self._rules.mode, self._rules.bit_depth)
         done: dict[str, object] = {"decoder": "Pillow", "format": image.format}

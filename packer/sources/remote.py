@@ -18,7 +18,7 @@ from reader.format.shown import redacted
 
 # Objects that a worker requests ahead, or that wait in its memory; a photograph has 0.1 to 5 MB.
 SOURCE_OBJECTS_AHEAD = 64
-# A worker decodes some 600 photographs a second, and an object takes 20 to 100 ms: at 30 ms, this many requests give 800 a
+# A worker decodes some 600 photographs a second, and an object takes 20 to 100 ms. At 30 ms, this many requests give 800 a
 # second.
 SOURCE_REQUESTS = 32
 
@@ -61,7 +61,7 @@ class RemoteSource:
                 self._check_root()
                 is_gone = isinstance(e, FileNotFoundError)
                 raise DecodeError("there is no such file" if is_gone else f"it cannot be read: {reason(e)}") from e
-            except Exception as e:  # each file system has errors of its own
+            except Exception as e:  # each file system raises its own errors
                 error = e
         raise SourceError(f"{redacted(self.root)}/{self.path} cannot be read: {reason(error or OSError())}") from error
 
@@ -73,7 +73,7 @@ class RemoteSource:
             files.info(root)
         except FileNotFoundError:
             raise SourceError(f"{redacted(self.root)} is gone, or empty") from None
-        except Exception as e:  # each file system has errors of its own
+        except Exception as e:  # each file system raises its own errors
             raise SourceError(f"{redacted(self.root)} cannot be read: {reason(e)}") from e
 
 

@@ -377,8 +377,8 @@ class Folder:
     def _tidy(self, replaced: Path | None = None) -> None:
         """Remove the stores that OUT has replaced, and the working folders.
 
-        They are moved into the working folder first: over NFS, files that a reader on this host has open stay until they are
-        closed, and block nothing there.
+        They are moved into the working folder first. Over NFS, files that a reader on this host has open stay there until
+        they are closed, and block nothing.
         """
         working = self.out / FOLDER
         if replaced is not None:

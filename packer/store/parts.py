@@ -65,7 +65,7 @@ class Part:
         """Return the part's recorded inputs and options, from its journal or its manifest; None without both.
 
         Raises:
-            StoreError: what it records is damaged.
+            StoreError: its record is damaged.
         """
         folder = self.folder(store)
         if header := header_of(staging_path(folder)):
@@ -113,7 +113,7 @@ def wanted_parts(store: Path) -> list[Part]:
     """List the parts that have inputs, by the record of a started part; [] if none has started.
 
     Raises:
-        StoreError: what it records is damaged.
+        StoreError: its record is damaged.
     """
     recorded: Header | None = next(filter(None, (part.recorded(store) for part in named_parts(store))), None)
     division: Any = recorded and recorded.labels.get(DIVISION)

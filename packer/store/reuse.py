@@ -1,8 +1,8 @@
 """Rows that an update reuses from the store that it replaces: those of inputs with unchanged bytes.
 
-A row is reused if the input of its path has the sha256 in samples.jsonl. The old store is checked before use: its small files
-by their digests at the start, a block of rows by its checksum before its first row is reused. Inputs of damaged rows are
-decoded like any other.
+A row is reused if the input of its path has the sha256 in samples.jsonl. The old store is checked before use. Small files are
+checked by their digests at the start, a block of rows by its checksum before its first row is reused. Inputs of damaged rows
+are decoded like any other.
 """
 
 from __future__ import annotations

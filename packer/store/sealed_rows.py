@@ -86,7 +86,7 @@ def tensor_rows(out: Path, manifest: Manifest, name: str, rows: Ints) -> npt.NDA
 
 
 def rows_bytes(out: Path, manifest: Manifest, rows: Ints) -> tuple[int, int]:
-    """Return how many bytes rows have together: unpacked, masks behind them included, and in the file."""
+    """Return the total bytes of rows: decoded, including masks after them, and in the file."""
     unpacked = len(rows) * manifest.row_bytes
     if manifest.has_own_sizes:
         sides = tensor_rows(out, manifest, "shapes", rows)[:, :2].astype(np.int64)

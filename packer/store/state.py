@@ -35,8 +35,7 @@ _PARTS_NAMED = 8
 _MOST_WORD = 4096
 # In no journal: they start a command, and do not continue it.
 _NEVER = ("--overwrite", "--")
-# Names that file managers and NAS put into any folder that they show (macOS, Windows, Synology), in lower case, and ext4 into
-# a mount point.
+# Names that file managers and NAS put into any folder (macOS, Windows, Synology), and ext4 into a mount point; in lower case.
 _DROPPED = {"lost+found", ".ds_store", "thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir"}
 # The limit of file systems, less .packing.old.
 _MOST_NAME_BYTES = 255 - 12
@@ -163,7 +162,7 @@ def check_finished(out: str | os.PathLike[str]) -> Manifest:
 
 
 def unfinished_message(out: Path) -> str:
-    """Describe unfinished work in or beside a folder without a manifest, and how to resume it; "" if there is none."""
+    """Describe unfinished work in or beside a folder without a manifest, and how to resume it; else ""."""
     finished = published(out)  # with splits, those already moved into OUT
     stores = [store for stage in stages(out) for store in in_progress(stage) if store not in finished]
     found = next(iter(stores), None)

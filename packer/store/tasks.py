@@ -7,8 +7,8 @@ from typing import Any
 
 from reader.format.values import Json, integer, text, texts, value_in
 
-# A block is small enough that a worker holds several, large enough that its journal line does not matter, and small against
-# the pack, so that workers end together.
+# A block is small enough that a worker holds several, and large enough that its journal line does not matter. It is small
+# against the pack, so that workers end together.
 BLOCK_BYTES = 8 << 20
 LEAST_BLOCK_INPUTS = 8
 
@@ -30,7 +30,7 @@ class Task:
     masks: list[str] = field(default_factory=list)
     # only for tables and tars: the further columns of each input, a JSON object
     cells: list[str] = field(default_factory=list)
-    # only in an update: input -> its row in the store that is replaced, and the byte of samples.jsonl where its line begins
+    # only in an update: input -> its row in the replaced store, and the byte of samples.jsonl where its line begins
     reused: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @property

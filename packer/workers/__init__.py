@@ -1,4 +1,4 @@
-"""Processes that decode blocks, and the engine that gives them work and replaces those that die.
+"""Worker processes that decode blocks, and the engine that assigns their work and replaces dead ones.
 
 Never writes the journal or the manifest.
 """

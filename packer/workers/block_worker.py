@@ -132,7 +132,7 @@ class _Held:
         return memoryview(self.memory)[self.size_bytes : self.size_bytes + row_bytes]
 
     def append(self, data: PixelBytes) -> None:
-        """Append a row, or the mask behind one."""
+        """Append a row, or the mask after one."""
         stop = self.size_bytes + len(data)
         self.memory[self.size_bytes : stop] = data
         self.size_bytes = stop

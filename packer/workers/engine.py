@@ -1,6 +1,6 @@
 """Runs worker processes: they decode blocks, which are written one after the other and returned in order.
 
-A worker does one thing at a time, and knows the next: it decodes a block and keeps its rows, or writes a block whose offset
+A worker does one thing at a time, and knows the next. It decodes a block and keeps its rows, or writes a block whose offset
 is known. If a worker ends, or hangs for too long, others decode its blocks again. An image that was being decoded when a
 second worker ended is rejected.
 """
@@ -27,10 +27,10 @@ from packer.workers.processes import InFlight, Job, exit_reason, start_context, 
 WORKER_HELD_BYTES = 32 << 20
 # Between two checks of the workers.
 ENGINE_POLL_SECONDS = 0.25
-# A longer time between two checks means that this process was stopped, the machine slept, or the disk was slow: no worker is
-# at fault.
+# After a longer time between two checks, no worker is at fault: this process was stopped, the machine slept, or the disk was
+# slow.
 LONGEST_LOOK_SECONDS = 1.0
-# The most that a worker may take for one image, or between two, to write or to start: a disk under load or a slow start must
+# The most that a worker may take for one image, or between two, to write or to start. A disk under load or a slow start must
 # not end it.
 WORKER_SECONDS = 60.0
 

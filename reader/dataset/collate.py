@@ -17,7 +17,7 @@ from reader.store import Batch, ImageBatch, Images, RaggedBatch, Targets
 
 
 def joined(samples: list[Any]) -> Any:
-    """Join transformed samples as torch's default_collate does; raises ValueError if there are none."""
+    """Join transformed samples as torch's default_collate does; raises ValueError without samples."""
     if not samples:
         raise ValueError("there are no rows to join: a transform of single samples needs one row or more.")
     return default_collate(samples)

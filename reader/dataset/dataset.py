@@ -157,7 +157,7 @@ class MemmapDataset(Dataset[Any]):
         """Return the rows of a batch gathered at once; torch's DataLoader calls this instead of one `__getitem__` per item.
 
         They are a sequence of (image, target), each created on request; with as_tuple=False the batch itself. It is a copy:
-        in shared memory in a worker, else in memory that is reused once the batch and all views of it are dropped.
+        in shared memory in a worker, else in memory that is reused once all its views are dropped.
         """
         if self.as_tuple:
             self._check_labels()

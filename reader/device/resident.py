@@ -1,4 +1,4 @@
-"""Pixels of rows in a device's memory, decoded and each once: a place from which batches are gathered there.
+"""Pixels of rows in a device's memory, decoded and each once; batches are gathered there.
 
 Knows neither orders nor columns, which are copied as for other batches. All of it runs on a CPU as well.
 """
@@ -55,8 +55,7 @@ class OnDevice(Place):
         """Gather spans on the device, on the current stream and without waiting for it.
 
         Spans of one size are gathered by one index_select of rows of wide words. Spans of their own sizes are one
-        concatenation of slices: a CUDA kernel copies 128 of them, without an index of bytes, which would take 8 times the
-        batch's memory.
+        concatenation of slices: a CUDA kernel copies 128 of them. An index of bytes would take 8 times the batch's memory.
 
         Raises:
             RuntimeError, torch.OutOfMemoryError: as `Place.load`.

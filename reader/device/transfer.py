@@ -149,8 +149,8 @@ def sleeping_event() -> cuda.Event:
 def side_stream(device: torch.device) -> tuple[cuda.Stream, deque[cuda.Event]]:
     """Return the stream on which all loaders of this process copy to a device, and the events of their callers' launched work.
 
-    torch gives out 32 streams in turn, and its allocator keeps freed memory for the stream that it was allocated on: with a
-    new stream per epoch, device memory would grow for 32 epochs. Callers' threads append to the events, see `DeviceBatch`.
-    Short epochs must not restart the count.
+    torch gives out 32 streams in turn, and its allocator keeps freed memory for the stream that allocated it. With a new
+    stream per epoch, device memory would grow for 32 epochs. Callers' threads append to the events, see `DeviceBatch`. Short
+    epochs must not restart the count.
     """
     return cuda.Stream(device), deque()

@@ -484,7 +484,7 @@ def _check_jpeg(m: Manifest, jpeg: JpegRows, size_bytes: int) -> None:
 
 
 def _read_head(file: IO[bytes], path: Path) -> tuple[Mapping[str, Any], str, int]:
-    """Parse the part before the blocks and check the digest over all of the file, with the head and 1 MiB in memory at a time.
+    """Parse the part before the blocks and check the digest of the whole file, with the head and 1 MiB in memory.
 
     Returns the fields, the digest, and the byte after the "[" of the blocks.
 

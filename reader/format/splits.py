@@ -20,7 +20,7 @@ FOLDER = ".packing"
 
 
 def staging_path(out: Path) -> Path:
-    """Name the folder beside OUT in which it is packed."""
+    """Return the folder beside OUT where it is packed."""
     return out.with_name(f"{out.name}{FOLDER}")
 
 

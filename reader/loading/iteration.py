@@ -31,8 +31,8 @@ class Iteration(Generic[Given]):
     """Iterates over the batches of one pass, and keeps its progress up to date.
 
     The feeder thread ends with its source, and when the iteration is closed or collected. An error is raised after the
-    earlier batches. A batch counts as taken when the caller gets it: after Ctrl-C, the loader's state is that of the last
-    batch, from which the rest of the epoch continues.
+    earlier batches. A batch counts as taken when the caller gets it. After Ctrl-C, the loader's state is that after the last
+    batch, and the rest of the epoch continues from there.
 
     Args:
         source: makes the groups, in a separate thread unless prefetch is 0.

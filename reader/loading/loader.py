@@ -1,8 +1,8 @@
 """`MemmapLoader`: batches of a store in a given order, gathered ahead by one background thread, on the CPU or a CUDA device.
 
 The feeder thread, one per iterator, computes rows and gathers them into leased buffers. It runs `reader.transforms` on the
-CPU, and begins copies to a device on a side stream. The caller's thread takes batches from the queue in `Iteration`, makes
-its own stream wait for the copy, and runs the remaining steps: the program's functions, and on CUDA all steps. With
+CPU, and begins copies to a device on a side stream. The caller's thread takes batches from the queue in `Iteration`, and
+makes its own stream wait for the copy. It runs the remaining steps: the program's functions, and on CUDA all steps. With
 prefetch=0 the caller's thread does everything.
 """
 
@@ -29,11 +29,11 @@ from reader.rows import Rows
 from reader.system import available_cpus
 from reader.transforms.random import integer
 
-# Smaller batches are gathered and queued in groups of this size: the overhead of a batch, Python and thread switching, is
-# more than the copy of 8 rows of 224 x 224. Epochs in batches of 8 such rows reach 26, 47, 51 and 63 thousand images/s in
-# groups of 1, 4, 8 and 16 MiB, and their first batch comes after 2, 6, 8 and 11 ms (medians of 3 runs in turns).
+# Smaller batches are gathered and queued in groups of this size. The overhead of a batch, Python and thread switching, is
+# more than the copy of 8 rows of 224 x 224. In groups of 1, 4, 8 and 16 MiB, batches of 8 such rows reach 26, 47, 51 and 63
+# thousand images/s. Their first batch comes after 2, 6, 8 and 11 ms (medians of 3 runs in turns).
 BATCH_GROUP_BYTES = 8 << 20
-# A group is queued when all of it is ready: so it is smaller if batches are transformed on the CPU or sent to a device.
+# A group is queued when all of it is ready. So it is smaller if batches are transformed on the CPU or sent to a device.
 TRANSFORMED_GROUP_BYTES = 1 << 20
 
 # The most batches gathered ahead, each with its own memory: enough to hide any pause. A typo would take all memory.
@@ -52,8 +52,8 @@ class MemmapLoader(Generic[Given]):
             in DataLoader; 0 with several ranks.
         drop_last: leave out the last, short batch. Else ranks share that batch evenly, filled up with the epoch's first rows,
             so that all have the same number of steps.
-        pad: False gives each row of the last step to one rank only, for evaluation: some ranks then have one row less there,
-            or one step less.
+        pad: False gives each row of the last step to one rank only, for evaluation. Some ranks then have one row or one step
+            less.
         weights: float[N]; rows are drawn with replacement in proportion.
         sampler: any torch Sampler of rows, or BatchSampler of lists, arrays or tensors of rows, or a list of either; it
             decides order and ranks, like DistributedSampler. Its batches are not changed.

@@ -1,9 +1,9 @@
 """Files read without mapping them: any bytes through the page cache, and spans of pixels by several large reads at once.
 
-Spans are read past the page cache if requested and possible, into a small buffer that stays in the CPU's caches, and copied
-from there to their places. The compiled part reads large parts of one span directly to their place. A disk gets the pages of
-memory to read into one by one, and a virtual disk copies to them. Knows files, offsets and blocks of a disk; `read_ahead.py`
-decides which bytes are read when.
+Spans are read past the page cache, if requested and possible. They go through a small buffer that stays in the CPU's caches.
+The compiled part reads large parts of one span directly to their place. A disk gets the pages of memory to read into one by
+one, and a virtual disk copies to them. Knows files, offsets and blocks of a disk; `read_ahead.py` decides which bytes are
+read when.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from reader.memory.spans import Bytes, Piece, Read, Spans, laid_out, merged, pie
 from reader.memory.threads import Copies, kept, on_threads
 from reader.rows import Rows
 
-# Bytes read from a disk and copied at a time: few enough to be still in the caches for the copy, and one huge page, which
-# small pages do not replace. Each reading thread keeps a buffer of this size.
+# Bytes read from a disk and copied at a time. They are still in the caches for the copy, and in one huge page, which small
+# pages do not replace. Each reading thread keeps a buffer of this size.
 STAGED_READ_BYTES = 2 << 20
 
 # Reads of 150 kB in random order need a deep queue; reads in order do not.

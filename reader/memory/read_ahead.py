@@ -1,7 +1,7 @@
 """Reads spans of one file ahead of their use: large reads in file order, several at once, no page faults.
 
-Spans of successive steps are read together as a chunk, into the memory of their steps, while those of the previous chunk are
-handed out. Knows files and spans; the caller's plan chooses the rows.
+Spans of successive steps are read together as a chunk, into the memory of their steps. Meanwhile those of the previous chunk
+are handed out. Knows files and spans; the caller's plan chooses the rows.
 """
 
 from __future__ import annotations

@@ -197,8 +197,8 @@ class Fetcher:
 class _Locks:
     """A file of locks in the folder of a store, one byte each; the kernel releases those of a dead process.
 
-    Locks are tried again and again, never waited for. The kernel sees processes, not threads: if two processes each hold one
-    block and wait for the other's, it reports a deadlock (EDEADLK), though other threads would release both.
+    Locks are tried again and again, never waited for. The kernel sees processes, not threads. If two processes each hold one
+    block and wait for the other's, it reports a deadlock (EDEADLK), although other threads would release both.
 
     The file also counts the bytes of blocks: too many if some were removed by hand, until the next count.
     """

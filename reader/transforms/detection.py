@@ -46,8 +46,8 @@ class ScaleJitter(ViewTransform):
         seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
-        ValueError: target_size is not two sides of 1 or more pixels, scale_range is not two factors above 0 in ascending
-            order, or the interpolation is unknown.
+        ValueError: target_size is not two sides of 1 or more pixels; scale_range is not two ascending factors above 0; or the
+            interpolation is unknown.
 
     Examples:
         >>> from pixpack import MemmapDataset

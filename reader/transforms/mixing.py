@@ -34,8 +34,8 @@ from reader.transforms.random import (
 
 # Attempts that torchvision makes to draw a rectangle before it leaves an image unchanged.
 _TRIES = 10
-# Mean and standard deviation of ImageNet's photographs, over all channels, in levels: timm draws its noise after Normalize,
-# and this is the same noise before it.
+# Mean and standard deviation of ImageNet's photographs, over all channels, in levels. timm draws its noise after Normalize;
+# this is the same noise before it.
 _NOISE = (0.449 * 255, 0.226 * 255)
 
 

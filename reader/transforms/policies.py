@@ -181,7 +181,7 @@ class TimmRandAugment(Policy):
 
     Args:
         config_str: "rand" and sections: m9 the strength of 10, mstd0.5 its standard deviation (above 100: any from 0 to m),
-            mmax its limit, n2 the number of operations, p0.5 the probability of each, inc1 operations that grow with the
+            mmax its limit; n2 the number of operations, p0.5 the probability of each; inc1 operations that grow with the
             strength.
         interpolation: "nearest" or "bilinear", for shears, shifts and rotations.
         fill: level outside the image, or one for each channel: in timm, the mean of its normalization.

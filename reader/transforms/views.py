@@ -16,8 +16,8 @@ from reader.transforms.random_crops import RandomResizedCrop
 class MultiView(Described):
     """Call several transforms with the same images; each draws separately, even if it is listed twice.
 
-    Called with a batch it returns (views, targets): a list of the results, [B, C, h, w], as DataLoader collates samples that
-    are lists of images. It must be last, alone or in a Compose.
+    A call with a batch returns (views, targets). views is a list of the results, [B, C, h, w], as DataLoader collates samples
+    that are lists of images. It must be last, alone or in a Compose.
 
     Args:
         transforms: one transform of batches for each view, such as Compose([...]).
@@ -52,8 +52,8 @@ class MultiView(Described):
 class MultiCrop(MultiView):
     """Take several random crops of each image, with separate draws: DINO's multi-crop, SimCLR's two views.
 
-    Called with a batch it returns (views, targets): a list of uint8[B, C, size, size], the global ones first, as DataLoader
-    collates samples that are lists of images. It must be last, alone or in a Compose.
+    A call with a batch returns (views, targets). views is a list of uint8[B, C, size, size], the global ones first, as
+    DataLoader collates samples that are lists of images. It must be last, alone or in a Compose.
 
     Args:
         global_crops, local_crops: number of views of each kind.

@@ -23,7 +23,7 @@ def draw(name: str, rng: np.random.Generator, height: int, width: int) -> Pixels
 
 
 def draw_discs(names: list[str], rng: np.random.Generator, height: int, width: int) -> tuple[Pixels, Pixels]:
-    """Draw a disc for each name before a sky: the picture, and uint8[height, width] of 0, or 1 + the number of the disc there."""
+    """Draw a disc for each name before a sky; returns it, and uint8[height, width] of 0, or 1 + the number of the disc there."""
     picture = _sky(rng, height, width)
     y, x = np.mgrid[0:height, 0:width].astype(np.float32)
     owners = np.zeros((height, width), np.uint8)
