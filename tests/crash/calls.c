@@ -207,12 +207,13 @@ ON_DESCRIPTOR(flock, "flock", 0, (int fd, int kind), (fd, kind))
 ON_DESCRIPTOR(ftruncate, "ftruncate", size, (int fd, off_t size), (fd, size))
 ON_DESCRIPTOR(ftruncate64, "ftruncate", size, (int fd, off64_t size), (fd, size))
 
-/* returns the error instead of setting errno */
+/* returns the error instead of setting errno; it is logged below zero */
 #define FALLOCATE(name, offset_type)                                           \
     int name(int fd, offset_type offset, offset_type size) {                   \
         Call call = {0};                                                         \
         begin(&call, "fallocate", fd);                                         \
-        return end(&call, call.error ? call.error : NEXT(name)(fd, offset, size), offset + size, NULL, 0); \
+        int error = call.error ? call.error : NEXT(name)(fd, offset, size);    \
+        return -end(&call, -error, offset + size, NULL, 0);                    \
     }
 FALLOCATE(posix_fallocate, off_t)
 FALLOCATE(posix_fallocate64, off64_t)

@@ -12,13 +12,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 _SOURCE = Path(__file__).with_name("calls.c")
 _STATE_BYTES = 4096
-# only for hangs
-_TIMEOUT_SECONDS = 300
 
 needs_shim = pytest.mark.skipif(
     sys.platform != "linux" or shutil.which("cc") is None, reason="the shim needs LD_PRELOAD and a C compiler"
@@ -29,8 +28,8 @@ needs_shim = pytest.mark.skipif(
 class Call:
     """One call that changed a file, or tried to.
 
-    offset: the start of data; for ftruncate and fallocate, the requested size. result: -1 if it failed (for fallocate, an
-        errno). is_spoiled: the shim made it fail or return short. Name "punch": fallocate that makes a hole, data: its zeros.
+    offset: the start of data; for ftruncate and fallocate, the requested size. result: below 0 if it failed.
+    is_spoiled: the shim made it fail or return short. Name "punch": fallocate that makes a hole, data: its zeros.
     """
 
     name: str
@@ -40,11 +39,6 @@ class Call:
     path: str
     to: str
     data: bytes
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it changed anything."""
-        return self.result == 0 if self.name == "fallocate" else self.result >= 0
 
 
 class Shim:
@@ -72,16 +66,17 @@ class Shim:
             command, env=os.environ | variables, stdout=nothing, stderr=pipe, text=True, start_new_session=True
         )
 
-    def run(self, command: Sequence[str], *, at: int = 0, do: str = "", names: str = "") -> tuple[int, str]:
+    def run(self, command: Sequence[str], **how: Any) -> tuple[int, str]:
         """Run a command as `start` does; returns its exit code and stderr."""
-        process = self.start(command, at=at, do=do, names=names)
-        _, errors = process.communicate(timeout=_TIMEOUT_SECONDS)
+        process = self.start(command, **how)
+        # only for hangs
+        _, errors = process.communicate(timeout=300)
         return process.returncode, errors
 
     def calls(self) -> list[Call]:
         """Read the calls of the last run below root, in order."""
         calls = []
-        for line in self._log.read_text(errors="surrogateescape").splitlines():
+        for line in self._log.read_text().splitlines():
             name, result, offset, is_spoiled, path, to, data = line.split("\t")
             calls.append(Call(name, int(result), int(offset), is_spoiled == "1", path, to, bytes.fromhex(data)))
         return calls

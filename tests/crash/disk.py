@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.crash.calls import Call
@@ -21,11 +20,11 @@ _SECTOR_BYTES = 512
 Tree = dict[str, bytes | None]
 
 
-@dataclass(eq=False)
 class _Node:
     """A file: its bytes when last synced, then after each change since. A folder has none."""
 
-    versions: list[bytes] = field(default_factory=list)
+    def __init__(self, *versions: bytes) -> None:
+        self.versions = [*versions]
 
 
 # (folder, name) -> what it leads to
@@ -42,17 +41,17 @@ class Disk:
         # changes of names, each kept or lost as a whole: their old and new targets
         self._pending: list[tuple[_Names, _Names]] = []
         for name, data in content.items():
-            self._lead({str(self._path / name): _Node([] if data is None else [data])})
+            self._lead({str(self._path / name): _Node(*[] if data is None else [data])})
         self._safe = dict(self._names)
         self._pending.clear()
 
     def apply(self, call: Call) -> None:
         """Follow one call of the log."""
-        if not call.is_done:
+        if call.result < 0:
             return
         match call.name:
             case "create":
-                self._lead({call.path: _Node([b""])})
+                self._lead({call.path: _Node(b"")})
             case "mkdir":
                 self._lead({call.path: _Node()})
             case "unlink" | "rmdir":

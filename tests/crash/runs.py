@@ -74,8 +74,9 @@ KINDS = {
     "update": Kind("update {work}/images {out} --workers 2 --max-rejects 1", (_BUILD,), is_changed=True),
     "splits": Kind(_SPLITS),
     "resplit": Kind(f"{_SPLITS} --overwrite", (_SPLITS,), is_changed=True),
-    "labelled": Kind(f"{_BUILD} --boxes {{work}}/boxes.json --masks {{work}}/masks"),
-    "own sizes": Kind("build {work}/images {out} --fit none --workers 2 --max-rejects 1"),
+    "own sizes": Kind(
+        "build {work}/images {out} --fit none --boxes {work}/boxes.json --masks {work}/masks --workers 2 --max-rejects 1"
+    ),
     "jpeg": Kind(f"{_BUILD} --compress=90"),
     "seal": Kind("seal {out}", (f"{_BUILD} --part 1/2", f"{_BUILD} --part 2/2")),
     "part": Kind(f"{_BUILD} --part 2/2", (f"{_BUILD} --part 1/2",)),
@@ -107,8 +108,8 @@ class Run:
         self._out = self._disk / "out"
         (self._out if self.kind.is_inside else self._disk).mkdir(parents=True)
         if self.kind.is_torn:
-            options: dict[str, Any] = {"size": 32, "fit": "pad", "workers": 1, "max_rejects": 1}
-            interrupted(pack, self._inputs / "images", self._out, inputs=2, **options)
+            images = self._inputs / "images"
+            interrupted(pack, images, self._out, inputs=2, size=32, fit="pad", workers=1, max_rejects=1)
             with open(next(self._disk.rglob("journal")), "ab") as file:
                 file.write(b'01234567 {"inputs_stop":4,')
         for line in self.kind.before:
@@ -127,11 +128,7 @@ class Run:
 
     def command(self) -> list[str]:
         """Return the words of the command."""
-        line = self.kind.line
-        return [
-            sys.executable,
-            *(["-c", self._given(line)] if line == _FETCH else [sizes.__file__, *self._words(line)]),
-        ]
+        return [sys.executable, *self._words(self.kind.line)]
 
     def lay_out(self, tree: Tree | None = None) -> None:
         """Set the disk to the start of the run, or to what an accident may leave."""
@@ -159,7 +156,7 @@ class Run:
     def check(self, found: Tree | None = None) -> None:
         """Check that the disk's content, or possible content, is not half a store."""
         seen, before, after = map(_seen, (read_tree(self._disk) if found is None else found, self.before, self.after))
-        assert self.kind.may_leave(seen, before, after), f"neither old nor new: {_difference(seen, after)}"
+        assert self.kind.may_leave(seen, before, after)
 
     def go_on(self) -> None:
         """Run the line again; check that it ends with the bytes of an undisturbed run, and leaves nothing else."""
@@ -169,20 +166,20 @@ class Run:
 
     def check_finished(self) -> None:
         """Check that the disk holds the bytes of an undisturbed run, and nothing else."""
-        found = read_tree(self._disk)
-        assert found == self.after, f"these differ: {_difference(found, self.after)}"
-
-    def _given(self, line: str) -> str:
-        return line.format(work=self._inputs, out=self._out)
+        found, after = read_tree(self._disk), self.after
+        assert [name for name in found | after if found.get(name, 0) != after.get(name, 0)] == []
 
     def _words(self, line: str) -> list[str]:
-        return [*self._given(line).split(), "--quiet"]
+        """Return what python is given for a line."""
+        given = line.format(work=self._inputs, out=self._out)
+        return ["-c", given] if line == _FETCH else [sizes.__file__, *given.split(), "--quiet"]
 
     def _do(self, line: str) -> None:
-        if line == _FETCH:
-            exec(self._given(line), {})
+        program, *words = self._words(line)
+        if program == "-c":
+            exec(*words, {})
         else:
-            assert run_command(self._words(line)) == 0, line
+            assert run_command(words) == 0, line
 
 
 def make_inputs(work: Path) -> None:
@@ -202,8 +199,3 @@ def _seen(found: Tree) -> Tree:
         for name, content in found.items()
         if name.startswith("out/") and content is not None and ".packing" not in Path(name).parts
     }
-
-
-def _difference(found: Tree, expected: Tree) -> str:
-    """Name the files in which two folders differ."""
-    return ", ".join(sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name)))

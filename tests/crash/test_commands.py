@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterable
@@ -22,14 +23,14 @@ from tests.crash.runs import KINDS, Run, make_inputs
 
 pytestmark = [needs_shim, pytest.mark.usefixtures("small_blocks")]
 COMMANDS = [name for name in KINDS if name != "cache"]
-# push syncs nothing: what is at a URL is whole when the command ends, not when the power goes
+# push syncs nothing: a power cut may tear a copy at a URL
 SYNCED = [name for name in KINDS if "push" not in name]
 _ROOM = " create mkdir write pwrite fallocate fsync fdatasync "
-# what happens -> the error of the calls, which calls, and the exit code
+# failure -> the error of the calls, their names, and the exit code
 ERRORS = {
     "EIO": ("EIO", f"{_ROOM}close truncate ftruncate rename exchange unlink rmdir ", 1),
     "ENOSPC": ("ENOSPC", _ROOM, 28),
-    "EDQUOT": ("EDQUOT", " write pwrite fallocate ", 28),
+    "EDQUOT": ("EDQUOT", _ROOM, 28),
     "half a write": ("short", " write pwrite ", 0),
     "unread": ("EIO", " read ", 1),
 }
@@ -54,11 +55,9 @@ def some(calls: int, count: int) -> range:
 def run_of(tmp_path_factory: pytest.TempPathFactory) -> RunOf:
     """Record the run of a kind."""
 
-    @functools.cache
-    def inputs() -> Any:
-        folder = tmp_path_factory.mktemp("inputs")
-        make_inputs(folder)
-        return folder
+    inputs = tmp_path_factory.mktemp("inputs")
+    with tuned(least_block_inputs=2):
+        make_inputs(inputs)
 
     @functools.cache
     def recorded(name: str) -> Run:
@@ -66,25 +65,23 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> RunOf:
             ffmpeg_or_skip()
         if name == "cache":
             pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
-        with tuned(least_block_inputs=2):
-            return Run(name, tmp_path_factory.mktemp("run"), inputs())
+        return Run(name, tmp_path_factory.mktemp("run"), inputs)
 
     return recorded
 
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    moments("new continued overwrite resplit labelled update seal inside merge pull cache", SYNCED, few=8),
+    moments("new continued overwrite resplit update seal inside merge pull cache", SYNCED, few=8),
 )
 def test_a_power_cut_leaves_the_old_out_or_the_new_one_and_the_line_continues(
     run_of: RunOf, name: str, count: int
 ) -> None:
     run = run_of(name)
-    tried = {*some(len(run.calls), count)}
-    for at, call in enumerate(run.calls, 1):
-        # what makes something count: new names of stores, and syncs of a journal
-        if call.name in ("rename", "exchange", "link") or (call.path.endswith("/journal") and "sync" in call.name):
-            tried.add(at)
+    # commits are new names of stores, and syncs of a journal
+    commits = re.compile(r"(rename|exchange|link) |f(data)?sync .*/journal$")
+    tried = {at for at, call in enumerate(run.calls, 1) if commits.match(f"{call.name} {call.path}")}
+    tried.update(some(len(run.calls), count))
     for at, tree in run.cuts():
         print(f"power lost after call {at}, {run.calls[at - 1].name} {run.calls[at - 1].path}")
         run.check(tree)
@@ -124,9 +121,8 @@ def test_of_two_packs_one_wins_wherever_the_first_stands_still(run_of: RunOf, na
         print(f"stopped before call {at}: {error}{second.stderr}")
         codes = first.returncode, second.returncode
         assert codes in ((0, 0), (0, 1), (1, 0))
-        assert [(text.count("\n"), "Traceback" in text) for text in (error, second.stderr)] == [
-            (code, False) for code in codes
-        ]
+        # the refused one prints one sentence
+        assert (error.count("\n"), second.stderr.count("\n")) == codes
         named += f"is being packed by process {first.pid} on {os.uname().nodename}" in second.stderr
         run.check_finished()
     # the second is refused while the first holds the lock; the first finds all done that the second did before

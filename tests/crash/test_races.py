@@ -1,8 +1,7 @@
-"""A lock, and readers that are open or being opened, while what they hold is replaced."""
+"""Readers that are open, or are being opened, while the store is replaced."""
 
 from __future__ import annotations
 
-import fcntl
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +10,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from packer import pack
-from packer.store.lock import LOCK, Lock
 from reader import MemmapDataset, MemmapLoader
 from reader.dataset import opened_store
-
-
-def test_a_lock_on_a_file_that_was_replaced_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opened, then removed by the pack that held it, then locked: a third one locks another file of that name."""
-    flock = fcntl.flock
-
-    def replaced_before(descriptor: int, kind: int) -> None:
-        (tmp_path / LOCK).unlink()
-        (tmp_path / LOCK).touch()
-        flock(descriptor, kind)
-
-    (tmp_path / LOCK).parent.mkdir()
-    monkeypatch.setattr(fcntl, "flock", replaced_before)
-    with pytest.raises(FileNotFoundError):
-        Lock(tmp_path)
 
 
 def test_a_store_that_is_replaced_while_it_is_opened_is_not_mixed_with_the_other(

@@ -7,6 +7,7 @@ import io
 import os
 import pickle
 import shutil
+import struct
 import subprocess
 import sys
 import sysconfig
@@ -249,6 +250,27 @@ def test_a_progressive_jpeg_of_more_scans_than_any_has_is_left(scans: int, is_ma
     """Each goes over all coefficients again: a small file could keep a processor busy for hours."""
     assert NATIVE.row is not None
     assert NATIVE.row(of_scans(scans), (8, 8), (8, 8), (0, 0), (8, 8), 2, bytearray(192)) == is_made
+
+
+@pytest.mark.parametrize(("width", "height", "kept_bytes"), [(20_000, 20_000, 0), (2000, 3000, 36_000_000)])
+def test_libjpeg_asks_for_no_more_memory_than_one_image_may_take(
+    width: int, height: int, kept_bytes: int, tmp_path: Path
+) -> None:
+    """The header of a progressive JPEG of 64 x 64 says another size."""
+    data = bytearray(encoded(picture(64, 64), progressive=True, subsampling=0))
+    struct.pack_into(">HH", data, data.index(b"\xff\xc2") + 5, height, width)
+    (tmp_path / "large.jpg").write_bytes(data)
+    program = (
+        "import sys; from reader.native import functions; native = functions()\n"
+        "status = lambda: next(line for line in open('/proc/self/status') if line.startswith('VmPeak'))\n"
+        "peak = lambda: int(status().split()[1])\n"
+        "data, before = open(sys.argv[1], 'rb').read(), peak()\n"
+        f"assert not native.row(data, ({width // 8}, {height // 8}), (8, 8), (0, 0), (8, 8), 2, bytearray(192))\n"
+        "print(peak() - before)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "large.jpg")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert abs((int(done.stdout) << 10) - kept_bytes) <= 1 << 20
 
 
 def test_the_code_for_other_processors_makes_the_same_bytes(tmp_path: Path) -> None:

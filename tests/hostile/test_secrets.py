@@ -1,4 +1,4 @@
-"""What a stranger wrote reaches no terminal as it is; credentials of URLs reach nothing that is shown or kept."""
+"""Credentials of URLs reach nothing that is shown or kept; journals choose no words; any name is shown on any terminal."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from pathlib import Path
 import fsspec
 import pytest
 from conftest import PACK, interrupted, store_bytes
-from hypothesis import given
-from hypothesis import strategies as st
 from kinds import MakeStore
 
 from packer import pack, pull, push
@@ -24,10 +22,10 @@ from packer.sources.object_storage import open_url, reason
 from packer.store.journal import Header
 from packer.store.state import check_finished
 from reader.format.errors import IncompleteStoreError
-from reader.format.shown import brief, redacted, shown, shown_lines
+from reader.format.shown import redacted
 from tests.hostile.drafts import EVIL
+from tests.hostile.watched import HIDDEN
 
-CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 SECRET = "s3cr3t"
 URLS = (
     f"s3://key:{SECRET}@bucket/a",
@@ -41,38 +39,11 @@ URLS = (
 )
 
 
-@given(st.text())
-def test_what_is_shown_has_no_control_characters_and_fits_on_a_line(text: str) -> None:
-    assert not CONTROL.search(shown(text))
-    assert not CONTROL.search(shown_lines(text).replace("\n", "").replace("\t", ""))
-    assert not CONTROL.search(brief([text, {text: text}]))
-    shown(text).encode()
-
-
-def test_letters_of_any_language_are_shown_as_they_are() -> None:
-    assert shown("näïve 猫 کتاب‌ها 👩‍🔬 a\u00a0b") == "näïve 猫 کتاب‌ها 👩‍🔬 a\u00a0b"
-
-
-@pytest.mark.parametrize(
-    "value", ["x" * 10**6, [[["x" * 100] * 100] * 100] * 100, 1 << 4000, {"a": [0] * 10**6}], ids=type
-)
-def test_a_value_is_named_briefly_however_large_it_is(value: object) -> None:
-    assert len(brief(value)) < 1000
-
-
-def test_what_is_no_credential_stays() -> None:
-    kept = (
-        "s3://bucket/a@b/c.jpg and https://host/a?v=1&monkey=2, user@host, abfs://box@host/a, C:/a@b, file:///me@home/x"
-    )
-    assert redacted(kept) == kept
-
-
 @pytest.mark.parametrize("url", URLS)
 def test_credentials_are_left_out_of_urls_and_their_errors(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], store_of: MakeStore
 ) -> None:
     found, store = redacted(f"{url} cannot be read, nor can {url}"), str(store_of("pad"))
-    assert found.count("***") >= 2
     with pytest.raises(RemoteError) as refused:
         open_url(re.sub("^(s3|https|abfs):", "nothing:", url))
     found += redacted(json.dumps({"url": url})) + str(refused.value) + reason(OSError(f"Forbidden, url='{url}'"))
@@ -105,13 +76,11 @@ USUAL = json.loads(Header(inputs=2, images=("images",)).encode().partition(b" ")
 @pytest.mark.parametrize(
     "header",
     [
-        USUAL | {"images": ["images"], "words": ["--size", "224", EVIL]},
+        USUAL | {"words": ["--size", "224", EVIL]},
         USUAL | {"images": ["a\x1b[8m; rm -rf ~\x1b[0m"]},
         USUAL | {"images": ["--classes"], "words": ["x"]},
-        USUAL | {"images": ["images"], "words": ["--overwrite"]},
-        USUAL | {"images": ["images"], "words": ["x" * 10_000]},
+        USUAL | {"words": ["--overwrite"]},
         USUAL | {"images": 5},
-        USUAL | {"images": ["a"], "words": [["b"]]},
         USUAL | {"inputs": EVIL},
         [1],
     ],
@@ -122,15 +91,14 @@ def test_a_planted_journal_chooses_no_words_of_a_command(header: object, tmp_pat
     (tmp_path / ".packing/journal").write_bytes(b"%08x %b\n" % (zlib.crc32(line), line))
     with pytest.raises(IncompleteStoreError) as refused:
         check_finished(tmp_path)
-    assert not CONTROL.search(str(refused.value))
-    assert not re.search("rm -rf|--classes|--overwrite|cat|xxxx|--size|classes=|size=", str(refused.value))
+    assert not HIDDEN.search(str(refused.value))
+    assert not re.search("rm -rf|--classes|--overwrite|cat|--size|classes=|size=", str(refused.value))
 
 
-@pytest.mark.parametrize("encoding", ["utf-8:strict", "ascii:strict"])
-def test_names_that_are_no_utf_8_are_shown_on_a_strict_terminal(encoding: str, images: Path, tmp_path: Path) -> None:
+def test_names_that_are_no_utf_8_are_shown_on_a_strict_terminal(images: Path, tmp_path: Path) -> None:
     os.rename(images / "class0", os.fsencode(images) + b"/caf\xe9")
+    variables = os.environ | {"PYTHONIOENCODING": "ascii:strict"}
     for line in (f"build {images} out --size 32", "verify out", "info out"):
-        command, variables = [*PACK, *line.split()], os.environ | {"PYTHONIOENCODING": encoding}
-        done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True)
+        done = subprocess.run([*PACK, *line.split()], cwd=tmp_path, env=variables, capture_output=True)
         assert done.returncode == 0, done.stderr
     assert rb"caf\udce9" in done.stdout
