@@ -148,7 +148,7 @@ class LabelOptions(_Options):
     )
     path_column: str | None = option(None, values.text, "Column of a table with the path.", "NAME")
     target_column: str | None = option(None, values.text, "Column with the target, or several.", "NAME,...")
-    extension: str | None = option(None, values.text, "Added to the paths of a list that lack it.", ".EXT")
+    extension: str | None = option(None, values.text, "Suffix for paths of a list without it.", ".EXT")
     label_separator: str | None = option(None, values.text, "Separator of several labels in a cell.", "TEXT")
     boxes: str | os.PathLike[str] | None = option(
         None, values.path, "Boxes: COCO's json, or a folder of YOLO's .txt.", "JSON|DIR"
@@ -175,10 +175,8 @@ class InputOptions(LabelOptions):
 class WorkerOptions(_Options):
     """Options of workers, rejects and progress."""
 
-    workers: int | None = option(
-        None, values.number(1, 4096), "Processes; without it, one for each CPU.", "N", of_run=True
-    )
-    max_rejects: int | str = option("1%", values.max_rejects, "More rejects fail (exit 3).", "N|P%")
+    workers: int | None = option(None, values.number(1, 4096), "Processes; default: one per CPU.", "N", of_run=True)
+    max_rejects: int | str = option("1%", values.max_rejects, "Fail (exit 3) if more images are rejected.", "N|P%")
     progress: Callable[[Progress], None] | None = option(
         None, values.function, "Called a few times a second with a Progress.", of_run=True
     )

@@ -12,9 +12,13 @@ from packer.cli.output import say, say_json
 
 @click.command()
 @click.argument("out", type=StorePath())
-@click.option("--batch-size", type=click.IntRange(1), default=256, metavar="N", help="Rows a batch.")
+@click.option("--batch-size", type=click.IntRange(1), default=256, metavar="N", help="Rows per batch.")
 @click.option(
-    "--seconds", type=click.FloatRange(0.1, 3600), default=5.0, metavar="S", help="About how long to measure."
+    "--seconds",
+    type=click.FloatRange(0.1, 3600),
+    default=5.0,
+    metavar="S",
+    help="Approximate duration of the measurement.",
 )
 @JSON
 def bench(out: str, batch_size: int, seconds: float, as_json: bool) -> int:

@@ -11,7 +11,7 @@ from packer.cli.output import Output
 
 @click.command()
 @click.argument("out", type=StorePath())
-@click.option("--max-rejects", metavar="N|P%", help="More rejects fail (exit 3); else as given for the parts.")
+@click.option("--max-rejects", metavar="N|P%", help="Fail (exit 3) if more are rejected; default: as the parts.")
 @answers
 def seal(out: str, max_rejects: str | None, output: Output) -> int:
     """Join the parts of OUT, packed by pack --part, into one store.

@@ -15,9 +15,9 @@ from reader.format.filesystem import absolute_path, error_path
 
 @click.command()
 @click.argument("out", type=StorePath())
-@click.option("--rows", metavar="LIST", help="Rows to show, such as 0,7,20-29; without it, some spread over the store.")
+@click.option("--rows", metavar="LIST", help="Rows to show, such as 0,7,20-29; default: spread over the store.")
 @click.option("--count", type=click.IntRange(1, 10_000), metavar="N", default=TILES, help="Tiles of the sheet.")
-@click.option("-o", "--output", type=StorePath(), metavar="PNG", help="The PNG to write, OUT-sheet.png without it.")
+@click.option("-o", "--output", type=StorePath(), metavar="PNG", help="The PNG to write; default: OUT-sheet.png.")
 def show(out: str, rows: str | None, count: int, output: str | None) -> int:
     """Draw rows of the store OUT into a PNG, with boxes and masks.
 

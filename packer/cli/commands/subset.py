@@ -17,10 +17,10 @@ from packer.errors import OptionsError
 @click.argument("out", type=StorePath())
 @click.option("--rows", metavar="LIST|-", help="Rows in their order, such as 0,7,20-29; -: from standard input.")
 @click.option("--class", "names", multiple=True, metavar="NAME", help="Only rows of this class; may be given again.")
-@click.option("--classes", metavar="STORE|FILE", help="Only rows of the classes of this list, which OUT then has.")
+@click.option("--classes", metavar="STORE|FILE", help="Only rows of these classes, which become the list of OUT.")
 @click.option("--per-class", type=click.IntRange(1), metavar="K", help="K rows of each class, drawn by --seed.")
 @click.option("--fraction", type=float, metavar="F", help="This share of the rows, drawn by --seed.")
-@click.option("--seed", type=click.IntRange(0), metavar="N", default=0, help="Of --per-class and --fraction.")
+@click.option("--seed", type=click.IntRange(0), metavar="N", default=0, help="Seed for --per-class and --fraction.")
 @options_of("overwrite")
 @answers
 def subset(store: str, out: str, names: tuple[str, ...], output: Output, **options: Any) -> int:
