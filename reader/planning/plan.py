@@ -76,7 +76,7 @@ class EpochPlan:
     def steps(self, items: Iterator[Item], group_bytes: int) -> Iterator[Steps]:
         """Yield the batches as rows of the store, in groups of at most group_bytes."""
         dataset, batches = self.dataset, self.batches(items)
-        group = max(1, min(self._most_batches, group_bytes // max(1, dataset.manifest.row_bytes * self.cut.batch_size)))
+        group = max(1, min(self._most_batches, group_bytes // (dataset.manifest.row_bytes * self.cut.batch_size)))
         while taken := list(itertools.islice(batches, group)):
             rows = [dataset._store_rows(batch.positions) for batch in taken]
             yield Steps(rows, [batch.start for batch in taken], [batch.after for batch in taken])

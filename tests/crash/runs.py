@@ -144,11 +144,13 @@ class Run:
         disk, draw, seen = Disk(self._disk, self.before), random.Random(0), set[frozenset[Any]]()
         for at, call in enumerate(self.calls, 1):
             disk.apply(call)
-            for tree in disk.left(draw):
+            least, _, everything, *_ = trees = disk.left(draw)
+            if call.to.endswith("/manifest.json"):
+                assert _journals(least) == _journals(everything), "a power cut loses committed blocks"
+            for tree in trees:
                 if (key := frozenset(tree.items())) not in seen:
                     seen.add(key)
                     yield at, tree
-        least, _, everything, *_ = disk.left(draw)
         assert everything == self.after, "the record misses calls"
         # the names in a cache are not synced: lost files are fetched again
         assert self.kind.line == _FETCH or _seen(least) == _seen(self.after), "a power cut after the end loses OUT"
@@ -199,3 +201,7 @@ def _seen(found: Tree) -> Tree:
         for name, content in found.items()
         if name.startswith("out/") and content is not None and ".packing" not in Path(name).parts
     }
+
+
+def _journals(tree: Tree) -> Tree:
+    return {name: content for name, content in tree.items() if name.endswith("/journal")}

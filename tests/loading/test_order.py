@@ -12,6 +12,7 @@ from reader.shuffling import BlockOrder, Cut, drawn, permuted, wrapped
 COUNTS = st.integers(1, 3000)
 
 FROZEN_TEN = [1, 0, 4, 3, 8, 2, 6, 7, 5, 9]
+FROZEN_TWO = [0, 0, 0, 1, 1, 1, 0, 0]
 FROZEN_MILLION = [160046, 390695, 686352, 97604]
 FROZEN_BLOCKS = [0, 2, 9, 1, 8, 4, 6, 7, 5, 3]
 
@@ -40,6 +41,7 @@ def test_a_permutation_beyond_32_bits_needs_no_array_of_its_length() -> None:
 def test_the_order_is_frozen() -> None:
     # a checkpoint of an old version must resume to the same rows: these numbers never change
     assert permuted(10, 0, 10, seed=0, epoch=0).tolist() == FROZEN_TEN
+    assert [permuted(2, 0, 1, seed=seed).item() for seed in range(8)] == FROZEN_TWO
     assert permuted(1_000_000, 0, 4, seed=7, epoch=3).tolist() == FROZEN_MILLION
     assert BlockOrder(10, 3, 2, seed=0, epoch=0).rows(0, 10).tolist() == FROZEN_BLOCKS
 
