@@ -29,24 +29,29 @@ def scanned(path: Path, text: str | bytes, *, classes: tuple[str, ...] | None = 
     return scan(path, classes=classes, options=PackOptions(**options))[""]
 
 
+def write_table(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """Write a table of the kind that its name says."""
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif path.suffix == ".parquet":
+        pyarrow = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    else:
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, [*rows[0]], delimiter="\t" if path.suffix == ".tsv" else ",")
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
 def of_cells(folder: Path, suffix: str, columns: dict[str, list[Any]], **options: Any) -> Inputs:
     """List a table with these columns, and paths 0.jpg, 1.jpg, ..."""
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     rows = [{"path": f"{number}.jpg"} | row for number, row in enumerate(rows)]
-    if suffix == ".jsonl":
-        return scanned(folder / "t.jsonl", "".join(json.dumps(row) + "\n" for row in rows), **options)
-    if suffix == ".parquet":
-        pyarrow = pytest.importorskip("pyarrow")
-        from pyarrow import parquet
-
-        parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "t.parquet")
-        return scan(folder / "t.parquet", options=PackOptions(**options))[""]
-    with open(folder / f"t{suffix}", "w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [*rows[0]], delimiter="\t" if suffix == ".tsv" else ",")
-        writer.writeheader()
-        writer.writerows(rows)
     classes = options.pop("classes", None)
-    return scan(folder / f"t{suffix}", classes=classes, options=PackOptions(**options))[""]
+    return scan(write_table(folder / f"t{suffix}", rows), classes=classes, options=PackOptions(**options))[""]
 
 
 KINDS = {

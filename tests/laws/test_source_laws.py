@@ -11,10 +11,14 @@ import pytest
 from conftest import Feed, ffmpeg_or_skip, store_bytes, torchvision_or_skip
 from kinds import BROKEN, KINDS, SAMPLES, MakeInputs, MakeStore, spread, stores_of
 from PIL import Image
+from test_archives import make_tar
+from test_labels import write_table
 from test_listers import LISTERS
 
 from packer import pack, pack_dataset, plan, requantize
+from packer.sample_lines import read_samples
 
+TABLES = (".csv", ".tsv", ".jsonl", ".parquet", ".tar")
 FOLDERS = ["crop", "own-sizes", "jpeg-pad", "shuffled", "labels-own-sizes", "splits"]
 # what is in front of the paths of an archive
 ARCHIVES = {"tar": "i.tar/", "zip": "i.zip/", "wrapped": "i.zip/my photos/"}
@@ -58,10 +62,35 @@ def test_the_store_of_any_list_and_archive_is_that_of_the_folder(
         assert found == content_of(store)
 
 
-@pytest.mark.parametrize("kind", ["list", "table", "zip"])
-def test_the_store_of_a_table_or_zip_is_that_of_the_folder(kind: str, store_of: MakeStore) -> None:
-    found = content_of(store_of(kind), "line", "columns", name_of=lambda path: path.removeprefix("images.zip/"))
-    assert found == content_of(store_of("crop"))
+def write_samples(tar: Path, images: Path, rows: list[dict[str, Any]]) -> Path:
+    """Write a tar as WebDataset does: the label of a sample in its .cls, its other columns in its .json."""
+    members: dict[str, bytes | str] = {}
+    for row in rows:
+        key, _, _ = row["path"].rpartition(".")
+        fields = {name: value for name, value in row.items() if name not in ("path", "label")}
+        members |= {row["path"]: (images / row["path"]).read_bytes(), f"{key}.cls": row["label"]}
+        members |= {f"{key}.json": json.dumps(fields)}
+    return make_tar(tar, members)
+
+
+@pytest.mark.parametrize(("kind", "suffix"), spread(["crop", "own-sizes", "jpeg"], TABLES))
+def test_the_store_of_a_table_or_a_tar_of_samples_is_that_of_the_folder(
+    kind: str, suffix: str, inputs_of: MakeInputs, store_of: MakeStore, tmp_path: Path
+) -> None:
+    inputs, path = inputs_of(kind), tmp_path / f"t{suffix}"
+    fields = {
+        one.name: {"weight": one.values / 4, "caption": ["", "zwei Vögel", "猫"][one.values % 3]} for one in SAMPLES
+    }
+    rows = [{"path": one.name, "label": one.label} | fields[one.name] for one in SAMPLES]
+    if suffix == ".tar":
+        pack(write_samples(path, inputs.images, rows), tmp_path / "out", workers=1, **inputs.options)
+    else:
+        pack(write_table(path, rows), tmp_path / "out", workers=1, root=inputs.images, **inputs.options)
+    found = content_of(tmp_path / "out", "line", "columns", name_of=lambda name: name.removeprefix("t.tar/"))
+    assert found == content_of(store_of(kind))
+    for name, sample in zip(found["samples.jsonl"][0], read_samples(tmp_path / "out"), strict=True):
+        is_text = suffix in (".csv", ".tsv")
+        assert sample.columns == {key: str(value) if is_text else value for key, value in fields[name].items()}
 
 
 @pytest.mark.parametrize("kind", ["crop", "pad", "shuffled"])
