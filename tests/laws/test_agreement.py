@@ -21,14 +21,14 @@ from packer.cli.app import run
 from reader import MemmapDataset, StoreError
 
 
-def resealed(store: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change the fields of a manifest and write its digest again, as FORMAT.md says."""
+def resealed(store: Path, change: Callable[[dict[str, Any]], None], old: str = "", new: str = "") -> None:
+    """Change the fields of a manifest, and its blocks from old to new; write its digest again, as FORMAT.md says."""
     path = store / "manifest.json"
     head, _, rest = path.read_text().partition(',\n  "blocks": [')
     fields = json.loads(head + "}")
     change(fields)
     blocks, _, _ = rest.partition(',\n  "digest": ')
-    body = json.dumps(fields, indent=2).removesuffix("\n}") + ',\n  "blocks": [' + blocks
+    body = json.dumps(fields, indent=2).removesuffix("\n}") + ',\n  "blocks": [' + blocks.replace(old, new)
     path.write_text(f'{body},\n  "digest": "sha256:{hashlib.sha256(body.encode()).hexdigest()}"\n}}\n')
 
 
@@ -61,7 +61,9 @@ def without_the_broken_one(images: Path, out: Path) -> Path:
 
 
 @pytest.mark.parametrize("options", [{}, {"fit": "none", "size": None}, {"compress": 90}], ids=str)
-def test_verify_compares_the_digest_of_all_pixels(options: dict[str, Any], images: Path, tmp_path: Path) -> None:
+def test_verify_compares_the_digests_of_all_pixels_and_of_a_block(
+    options: dict[str, Any], images: Path, tmp_path: Path
+) -> None:
     store = packed(images, tmp_path / "out", **options)
 
     def change(fields: dict[str, Any]) -> None:
@@ -72,6 +74,10 @@ def test_verify_compares_the_digest_of_all_pixels(options: dict[str, Any], image
     MemmapDataset(store)
     assert [problem.file for problem in verify(store).problems] == ["manifest.json"]
     assert run(["verify", str(store)]) == 1
+    ((rows, crc32, *_),) = json.loads((store / "manifest.json").read_text())["blocks"]
+    resealed(store, change, str(crc32), str(crc32 ^ 1))
+    found = [(problem.file, problem.rows) for problem in verify(store).problems]
+    assert found == [("_tensordict/pixels.memmap", (0, rows)), ("manifest.json", None)]
 
 
 COUNTS: dict[str, Callable[[dict[str, Any]], None]] = {
