@@ -77,7 +77,7 @@ class Sample:
         except (TypeError, KeyError, AttributeError, RecursionError) as e:
             raise ValueError(f"{given[:60]!r} is not a line of {SAMPLES}.") from e
         if given[end:] not in ("\n", ""):
-            raise ValueError(f"{given[:60]!r} is not a line of {SAMPLES}: something is behind the object.")
+            raise ValueError(f"{given[:60]!r} is not a line of {SAMPLES}: there is text after the object.")
         path, target, size_bytes, sha256, width, height = own
         # a table of checks would take 3 us a row
         if not (
@@ -170,7 +170,7 @@ def check_sample(sample: Sample, manifest: Manifest) -> None:
         if is_right and manifest.target_kind == "multi-hot":
             is_right = all(type(value) is int and 0 <= value <= 1 for value in target)
     if not is_right:
-        raise ValueError(f"the target {brief(target)} is none of this store.")
+        raise ValueError(f"the target {brief(target)} is not valid in this store.")
 
 
 def read_rejects(out: Path) -> Iterator[Reject]:

@@ -75,7 +75,7 @@ def _wrong_header(data: memoryview, height: int, width: int, channels: int) -> s
             end = _MARKER.search(data, at + 4 + len(segment))
             return "" if end and end.start() == len(data) - len(_END) else "its JPEG has a marker in its scan"
         elif marker != _APP0 and marker not in _TABLES:
-            return f"its JPEG has a segment FF{marker:02X} before its scan, which ours have not"
+            return f"its JPEG has a segment FF{marker:02X} before its scan, which packed JPEGs lack"
         at += 4 + len(segment)
     return "its JPEG has no scan"
 

@@ -113,7 +113,7 @@ class RaggedBatch(TensorClass):
         height, width, channels = self.image(index).shape
         start = int(self.offsets[index]) + height * width * channels
         if int(self.mask_offsets[index]) != start or start + height * width > len(self.pixels):
-            raise StoreError(f"mask {index} is not behind its image: the store is damaged. Copy it again.")
+            raise StoreError(f"mask {index} is not after its image: the store is damaged. Copy it again.")
         return self.pixels[start : start + height * width].view(height, width)
 
     @property

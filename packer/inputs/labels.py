@@ -148,8 +148,8 @@ def _check_names(names: Sequence[str], rows: list[list[str]], name: str, where: 
         line, number = _first(rows, numbers, where)
         other, word = _first(rows, {*names} - numbers, where)
         raise ScanError(
-            f"{line} has {number!r} as {name}, {other} has {word!r}. Expected numbers alone or names alone, empty where there is"
-            f" no label; if these are names, list them all with {Option('classes')}."
+            f"{line} has {number!r} as {name}, {other} has {word!r}. Expected numbers alone or names alone, or empty cells. If"
+            f" these are names, list them all with {Option('classes')}."
         )
     for separator in _SEPARATORS:
         pieces = {text: text.split(separator) for text in names}

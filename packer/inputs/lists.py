@@ -71,8 +71,9 @@ def listed(
 
     Args:
         lines: the line number of each path.
-        starts: folders that relative paths may start from, tried in order, then --root. With --root, the first start is taken
-            that puts all paths below it. Without it, the root is the deepest folder that holds all.
+        starts: folders that relative paths may start from, tried in order. The root is --root, which is tried last, or the
+            last of these. The first start is taken that puts all paths below the root. Without --root and such a start, the
+            root is the deepest folder that holds all.
         unit: "line" or "row", for messages; images: the name of the list.
 
     Raises:

@@ -159,7 +159,7 @@ def _kind(sources: list[str]) -> str:
     kinds = {source: _kind_of_one(source) for source in sources}
     if other := next((source for source, kind in kinds.items() if len(kinds) > 1 and kind != "tar"), ""):
         raise ScanError(
-            f"{other} is no tar. Several IMAGES can be packed into one store only where all are tars; these are"
+            f"{other} is no tar. Several IMAGES can be packed into one store only if all are tars; these are"
             f" {', '.join(sources)}. The last word is OUT."
         )
     return kinds[sources[0]]

@@ -146,7 +146,7 @@ def _csv_records(path: Path) -> Iterator[tuple[int, dict[str, Json]]]:
                     yield line, dict(zip(header, cells, strict=True))
                 line = reader.line_num + 1
         except csv.Error as e:
-            raise ScanError(f"line {line} of {path} is not as a {path.suffix[1:]} should be: {e}.") from None
+            raise ScanError(f"line {line} of {path} is not valid {path.suffix[1:]}: {e}.") from None
 
 
 def _check_header(header: list[str], where: str) -> None:
@@ -186,7 +186,7 @@ def _parquet_records(path: Path) -> Iterator[tuple[int, dict[str, Json]]]:
             batches = (batch.to_pylist() for batch in file.iter_batches(_PARQUET_BATCH, columns=columns))
             yield from enumerate(itertools.chain.from_iterable(batches), start=1)
     except pyarrow.ArrowException as e:
-        raise ScanError(f"{path} is not as a parquet should be: {' '.join(str(e).split())[:200]}.") from None
+        raise ScanError(f"{path} is not valid parquet: {' '.join(str(e).split())[:200]}.") from None
 
 
 def _is_binary(kind: Any) -> bool:

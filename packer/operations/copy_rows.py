@@ -325,7 +325,7 @@ class _Copy:
             for result in engine.run(self._tasks(step), 0, ready=lambda: None):
                 for reject in result.rejects:
                     raise PackError(f"row {reject.input} of {self._staged.name} cannot be copied: {reject.reason}.")
-                result.sources = []  # the sources are recorded stores, not inputs
+                result.sources = []  # copied rows have no source to record
                 done += result.rows
                 self._staged.to.check_same()
                 notify(Progress("copy", done, rows))
@@ -376,7 +376,7 @@ def _check_intact(selection: Selection) -> None:
         raise PackError(f"{what} {_REMEDY}")
     if wrong := next(wrong_rows(path, manifest, read_blocks(path)), None):
         where = f", row {wrong.rows[0]}" if wrong.rows else ""
-        raise PackError(f"{path}/{wrong.file}{where}: {wrong.what}. pack verify {path} names all there is.")
+        raise PackError(f"{path}/{wrong.file}{where}: {wrong.what}. pack verify {path} lists all damage.")
 
 
 class _StoredColumn(Column):
@@ -451,7 +451,7 @@ class CopiedRows(RowMaker):
                 which = f"row {last} is" if block.start == last else f"rows {block.start} to {last} are"
                 raise PackError(
                     f"{selection.path} is damaged: {which} not what was packed."
-                    f" Leave them out (pack subset --rows), or pack again; pack verify {selection.path} names all there are."
+                    f" Leave them out (pack subset --rows), or pack again; pack verify {selection.path} lists all damage."
                 )
             pixels, attempt.mask, frame = rows.row(row)
         except StoreError as e:

@@ -48,7 +48,7 @@ class FolderRows:
         self.turned = set[int]()
         if set(read_paths(store)).isdisjoint(path for path, _ in self.samples):
             raise OptionsError(
-                f"{images} has no image of {store}. Expected what was packed, such as the folder of class folders."
+                f"{images} has no image of {store}. Expected the packed images, such as the folder of class folders."
             )
 
     def __len__(self) -> int:

@@ -135,7 +135,7 @@ def _check_alike(first: Path, like: Manifest, path: Path, manifest: Manifest) ->
     together, kinds = f"{first} and {path} cannot be one store", (_kinds(like), _kinds(manifest))
     labels = [{name: kind for name, kind in each.items() if _is_label(name)} for each in kinds]
     if what := _differences(*labels):
-        raise PackError(f"{together}: what they hold of each row differs ({what}).")
+        raise PackError(f"{together}: their rows hold different data ({what}).")
     one, other = (dict(each.options) | {"shuffle": None} for each in (like, manifest))
     if what := options_difference(one, other, " and "):
         raise PackError(f"{together}: they were packed with other options{what}.")
@@ -145,7 +145,7 @@ def _check_alike(first: Path, like: Manifest, path: Path, manifest: Manifest) ->
             " Pack one of them again, by the same versions."
         )
     if what := _differences(*kinds):
-        raise PackError(f"{together}: what they hold of each row differs ({what}).")
+        raise PackError(f"{together}: their rows hold different data ({what}).")
 
 
 def _is_label(tensor: str) -> bool:
@@ -192,7 +192,7 @@ def _numbers(path: Path, manifest: Manifest, names: tuple[str, ...]) -> dict[str
 def _moved(path: Path, old: tuple[str, ...], new: tuple[str, ...]) -> tuple[int, ...]:
     numbers = {name: number for number, name in enumerate(new)}
     if unknown := [name for name in old if name not in numbers]:
-        raise PackError(f"{path} has classes that the list given by {Option('classes')} has not: {some(unknown)}.")
+        raise PackError(f"{path} has classes that the list given by {Option('classes')} lacks: {some(unknown)}.")
     return tuple(numbers[name] for name in old)
 
 

@@ -289,7 +289,7 @@ class _Copy:
             os.fsync(file.fileno())
 
     def _damaged(self, name: str) -> PackError:
-        return PackError(f"{self.report.url}: {name} is not what the manifest there says. Push the store again.")
+        return PackError(f"{self.report.url}: {name} does not match the manifest there. Push the store again.")
 
     def count(self, size_bytes: int, *, is_copied: bool) -> None:
         """Add bytes that are now at the destination, copied or found there, and report them."""

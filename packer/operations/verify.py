@@ -160,7 +160,9 @@ def _small_files(root: Path, manifest: Manifest) -> Iterator[Problem]:
         for rows in _ranges(sorted(wrong[name])):
             yield Problem(name, rows, _WHAT[name])
         if not wrong[name]:
-            yield Problem(name, None if name == REJECTED else (0, manifest.rows), "its content is not what was packed")
+            yield Problem(
+                name, None if name == REJECTED else (0, manifest.rows), "its content has changed since it was packed"
+            )
 
 
 def _wrong_rows(root: Path, manifest: Manifest, damaged: set[str]) -> Iterator[tuple[str, int]]:

@@ -122,13 +122,13 @@ class Build:
         except SourceError as e:
             one = " A single file that stays unreadable is rejected when an empty one takes its place."
             raise SourceError(
-                f"{e}. What is packed is kept: give the same command again when it can be read."
+                f"{e}. Packed images are kept: give the same command again when it can be read."
                 f"{one if isinstance(e, UnreadableError) else ''}"
             ) from None
         except OSError as e:
             raise as_pack_error(e, self._out, self._sizes) from None
         except EngineError as e:
-            raise PackError(f"packing stopped: {e} What is packed is kept: give the same command again.") from None
+            raise PackError(f"packing stopped: {e} Packed images are kept: give the same command again.") from None
 
     def _made(self) -> Manifest | None:
         """Begin or continue, run all blocks and seal; None: every input was rejected."""

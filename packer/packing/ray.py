@@ -61,7 +61,7 @@ def pack_by_ray(parts: dict[str, Inputs], to: Folder, options: PackOptions, pack
         cause = getattr(e, "cause", None) or e
         first = next(iter(str(cause).splitlines()), "")
         raise PackError(
-            f"packing on Ray stopped: {first or type(cause).__name__}. What is packed is kept: give the same command again."
+            f"packing on Ray stopped: {first or type(cause).__name__}. Packed images are kept: give the same command again."
         ) from None
     finally:
         if is_ours:

@@ -1,7 +1,6 @@
 """The compiled part, or why it cannot be used; packer's only import of it. Also channel sums, with it or numpy.
 
-It makes the same bytes as libjpeg-turbo and Pillow-SIMD, which serve all other images. It never decides which image is
-rejected, and gives no reason.
+It makes the same bytes as libjpeg-turbo and Pillow-SIMD, which serve all other images. It never rejects an image.
 """
 
 from __future__ import annotations

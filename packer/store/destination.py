@@ -16,7 +16,7 @@ The actions of `Folder.check` and `Folder.begin`:
     -                    work of another      any --overwrite                 cleared away
     -                    what a copy left     any                             cleared away
 
-A kill leaves the stage, or a finished OUT with an obsolete working folder: `Folder.recover` removes that.
+A kill leaves the stage, or a finished OUT with an obsolete working folder; `Folder.recover` finishes its publication.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ class Folder:
             if e.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise PackError(
                     f"{self.out} cannot be replaced: its file system does not rename it ({system_reason(e)}). Choose another"
-                    " OUT, or remove first what is in it."
+                    " OUT, or remove its content first."
                 ) from None
 
     def check_same(self) -> None:
@@ -292,7 +292,7 @@ class Folder:
         working = store / FOLDER
         if working.is_dir():
             journals.discard(store)
-            # the working folder marks a stage
+            # also the working folder, which marks a stage
             sync_folder(store)
         stays = [store / FOLDER, store / LOCK, *stores_in(store)[1:]]
         for path in [path for folder in (store, working) if folder.is_dir() for path in folder.iterdir()]:
@@ -341,7 +341,7 @@ class Folder:
         for name in sorted(_names(stage), key=lambda name: name == MANIFEST):
             if name != FOLDER:
                 if os.path.lexists(self.out / name):
-                    raise PackError(f"{self.out / name} is in the way of what is made there. Move it away first.")
+                    raise PackError(f"{self.out / name} is in the way of the new store. Move it away first.")
                 if name == MANIFEST:
                     sync_folder(self.out)
                 os.rename(stage / name, self.out / name)
@@ -408,8 +408,8 @@ def check_no_links(*paths: Path) -> None:
         for found in itertools.chain([path], path.rglob("*")):
             if found.is_symlink():
                 raise PackError(
-                    f"{found} is a symbolic link to {os.readlink(found)}, where pack keeps what is its own and may remove"
-                    " it. Remove the link, or choose another folder."
+                    f"{found} is a symbolic link to {os.readlink(found)}, where pack keeps its own files and may remove"
+                    " them. Remove the link, or choose another folder."
                 )
 
 

@@ -40,7 +40,7 @@ def damage(out: Path, manifest: Manifest, names: Iterable[str]) -> str:
     read = CountedBytes(sum(manifest.files[name].size_bytes for name in names))
     for name in names:
         if sha256_file(out / name, read) != manifest.files[name].digest:
-            return f"{out / name} is damaged: its content is not what was packed."
+            return f"{out / name} is damaged: its content has changed since it was packed."
     return ""
 
 
@@ -204,7 +204,7 @@ class SealedRows(StoredRows):
         self._line_begin = -1
         super().__init__(out, manifest := read_manifest(out))
         if manifest.digest != digest:
-            raise StoreError(f"{out} is another store than that of which rows were to be taken.")
+            raise StoreError(f"{out} is another store than the one to take rows from.")
         self._blocks = read_blocks(out)
         self._starts = [block.start for block in self._blocks]
         # the byte where each block begins, then that where the last one ends

@@ -169,7 +169,7 @@ def unfinished_message(out: Path) -> str:
     if found is None:
         if not any(os.path.isdir(stage / FOLDER) for stage in stages(out)):
             return ""
-        return f"{out} is incomplete: it is being made, or what made it was ended early; then give that command again."
+        return f"{out} is incomplete: it is being made, or its command was interrupted; then give that command again."
     if (found / JOURNAL).is_file():
         target, (header, progress) = out_of(found), _read_unfinished(found)
         what = (

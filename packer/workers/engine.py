@@ -187,7 +187,7 @@ class LocalEngine:
         block, worker.still = worker.orders.popleft(), 0.0
         if kind == "decoded":
             if block.offset is not None and block.result and block.result.size_bytes != content.size_bytes:
-                raise EngineError(f"{block.task.paths[0]}, or an image soon behind it, was changed meanwhile.")
+                raise EngineError(f"{block.task.paths[0]}, or an image soon after it, was changed meanwhile.")
             block.result = content
             worker.held.append(block)
         else:
@@ -234,7 +234,7 @@ class LocalEngine:
         else:
             self._idle_deaths += 1
             if self._idle_deaths > _MAX_IDLE_DEATHS:
-                raise EngineError(f"workers end without getting anything done ({reason}).")
+                raise EngineError(f"workers end without finishing a block ({reason}).")
         lost = {block.task.block: block for block in (*self._lost, *worker.held, *worker.orders)}
         self._lost = [lost[number] for number in sorted(lost)]
         for block in self._lost:

@@ -212,5 +212,5 @@ def exit_reason(code: int | None) -> str:
     if code == _NO_MEMORY:
         return "there was not enough memory for it"
     if code == -signal.SIGKILL:
-        return "killed by SIGKILL, as the system does where memory runs out"
+        return "killed by SIGKILL, as the system does when memory runs out"
     return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -50,7 +50,7 @@ def _check_files(root: Path, manifest: Manifest) -> None:
             is_right = manifest.files[name].size_bytes == len(content) and (root / name).read_bytes() == content
         if not is_right:
             raise StoreError(
-                f"{root / name} is not what the manifest implies. The store is damaged or mixed: copy it again."
+                f"{root / name} does not match the manifest. The store is damaged or mixed: copy it again."
             )
     if unlisted := next(unlisted_files(root, manifest), ""):
         raise StoreError(

@@ -377,7 +377,7 @@ def _mask_values(head: Mapping[str, Any]) -> tuple[int, ...]:
         is_of_bytes = type(value) is list and all(type(each) is int and 0 <= each <= 255 for each in value)
         return is_of_bytes and value == sorted({*value})
 
-    return tuple(value_in("the manifest", head, "mask_values", is_rising, "rising integers from 0 to 255"))
+    return tuple(value_in("the manifest", head, "mask_values", is_rising, "ascending integers from 0 to 255"))
 
 
 def _numbers(head: Mapping[str, Any], name: str) -> tuple[float, ...]:
@@ -522,7 +522,7 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Refuse a repeated key: two readers might take different values."""
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise ValueError("a key comes twice in one object")
+        raise ValueError("a key is repeated in one object")
     return fields
 
 
@@ -537,8 +537,8 @@ def _no_manifest(root: Path) -> StoreError:
         return StoreError(f"{root} holds {len(children)} stores. Open one of them: {root / children[0]}")
     if any(os.path.isdir(stage / FOLDER) for stage in stages(root)):
         return IncompleteStoreError(
-            f"{root} is incomplete: what makes it is still running, or was interrupted."
-            f" How far it came, and how to resume it: {shlex.join(['pack', 'info', str(root)])}"
+            f"{root} is incomplete: its command is still running, or was interrupted."
+            f" To see its progress and to resume it: {shlex.join(['pack', 'info', str(root)])}"
         )
     if not root.is_dir():
         command = shlex.join(["pack", "IMAGES", str(root)])

@@ -51,7 +51,7 @@ class Orders:
         if (weights is not None) + (sampler is not None) + (shuffle is not False) > 1:
             raise ValueError("shuffle, weights and sampler each decide the order: give one of them.")
         if sampler is not None and not pad:
-            raise ValueError("pad=False is for orders of the loader: what an epoch is, the sampler decides.")
+            raise ValueError("pad=False is for orders of the loader: a sampler decides its own epochs.")
         self.dataset, self.drop_last, self._pad = dataset, drop_last, pad
         self.sampler = None if sampler is None else GivenSampler(sampler)
         self._cumulative: npt.NDArray[np.float64] | None = None

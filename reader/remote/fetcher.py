@@ -119,7 +119,7 @@ class Fetcher:
                     data = self._get(PIXELS, start, stop)
                     if len(data) != stop - start or zlib.crc32(data) != self._blocks.crcs[block]:
                         raise StoreError(
-                            f"block {block} of its pixels is not what its manifest says. Push the store again."
+                            f"block {block} of its pixels does not match its manifest. Push the store again."
                         )
                     # a part may be removed as the oldest file; if it were created again, it would not be counted
                     with contextlib.suppress(FileNotFoundError):
@@ -166,7 +166,7 @@ class Fetcher:
                 digest.update(data)
                 yield data
             if f"sha256:{digest.hexdigest()}" != entry.digest:
-                raise StoreError(f"{name} is not what its manifest says. Push the store again.")
+                raise StoreError(f"{name} does not match its manifest. Push the store again.")
 
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         _write(_part_of(root / name), checked())

@@ -181,7 +181,7 @@ def _converted(step: Any, pixels: _Pixels) -> Transform:
         called = getattr(step, "__name__", name)
         raise TypeError(f"the step {called}{where} has no transform of batches. {_BY_DATALOADER}")
     if name == "CenterCrop" and pixels not in (_Pixels(), _Pixels(pixels.dtype)):
-        raise TypeError("CenterCrop behind Normalize fills smaller images with 0. Let it come before Normalize.")
+        raise TypeError("CenterCrop after Normalize fills smaller images with 0. Let it come before Normalize.")
     try:
         return makers[name](step, pixels)
     except ValueError as e:

@@ -59,7 +59,7 @@ class Padding(Described):
         batch = view.source if view.is_untouched else view.batch()
         if self.mode != "edge" and batch.extras is not None and batch.extras.get("boxes", None) is not None:
             raise ValueError(
-                f'padding_mode "{self.mode}" repeats what boxes hold. Take "constant" or "edge" for rows with boxes.'
+                f'padding_mode "{self.mode}" repeats the content of boxes. Take "constant" or "edge" for rows with boxes.'
             )
         padded = View.from_batch(self, batch)
         if padded.has_labels:

@@ -174,8 +174,8 @@ def test_an_unfinished_pack_is_named_with_the_command_that_knows_how_far_it_came
     (tmp_path / ".packing").mkdir()
     with pytest.raises(
         IncompleteStoreError,
-        match=rf"{tmp_path} is incomplete: what makes it is still running, or was interrupted\."
-        rf" How far it came, and how to resume it: pack info {tmp_path}$",
+        match=rf"{tmp_path} is incomplete: its command is still running, or was interrupted\."
+        rf" To see its progress and to resume it: pack info {tmp_path}$",
     ):
         MemmapDataset(tmp_path, as_tuple=False)
 

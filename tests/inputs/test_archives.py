@@ -188,7 +188,7 @@ def test_a_tar_that_goes_on_behind_its_end_is_refused(more: bytes | None, tmp_pa
 def test_several_images_must_be_tars(images: Path, tmp_path: Path) -> None:
     tar = make_tar(tmp_path / "t.tar", samples(0, 1))
     with pytest.raises(
-        ScanError, match=r"images is no tar. Several IMAGES can be packed into one store only where all are tars"
+        ScanError, match=r"images is no tar. Several IMAGES can be packed into one store only if all are tars"
     ):
         listed(tar, images)
     with tarfile.open(tmp_path / "t.tar.gz", "w:gz") as packed:
@@ -208,7 +208,7 @@ def test_a_tar_that_is_changed_once_it_was_listed_stops_the_pack(tmp_path: Path)
         if progress.stage == "allocate":
             os.utime(shards[1], ns=(1, 1))
 
-    with pytest.raises(PackError, match=r"s1\.tar was changed since it was listed\. What is packed is kept"):
+    with pytest.raises(PackError, match=r"s1\.tar was changed since it was listed\. Packed images are kept"):
         pack(shards, tmp_path / "changed", size=32, progress=change, max_rejects=8)
     assert not (tmp_path / "changed/manifest.json").exists()
 

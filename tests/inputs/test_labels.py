@@ -154,7 +154,7 @@ def test_names_with_blanks_are_no_labels_of_several(tmp_path: Path) -> None:
 
 WRONG = [
     ("l.csv", "path,label\na.jpg\n", {}, "line 2 of .*l.csv has 1 cells, its header has 2"),
-    ("l.csv", 'path,label\n"a.jpg,1\n', {}, "line 2 of .*l.csv is not as a csv should be"),
+    ("l.csv", 'path,label\n"a.jpg,1\n', {}, "line 2 of .*l.csv is not valid csv"),
     ("l.csv", "a.jpg,cat\nb.jpg,dog\n", {}, "line 1 of .*l.csv has 'a.jpg' where the names of columns are expected"),
     ("l.csv", "x,label\na.jpg,cat\n", {}, "line 2 of .* has no column 'path'. It has: x, label. path_column names another"),
     ("l.csv", "path,a,a\nx,1,2\n", {}, "line 1 of .*, the header, names the column 'a' twice"),
@@ -182,7 +182,7 @@ WRONG = [
     ("l.jsonl", '{"path": 7}\n', {}, "line 1 of .* has '7' as path"),
     ("l.jsonl", '{"path": "\\ud800.jpg"}\n', {}, r"line 1 of .* has '\\ud800.jpg' as path"),
     ("l.txt", "a.jpg 1\n", {}, "l.txt is a text file. .*write them to a .csv, with path,label as its first line"),
-    ("l.parquet", "no parquet", {}, "l.parquet is not as a parquet should be"),
+    ("l.parquet", "no parquet", {}, "l.parquet is not valid parquet"),
 ]  # fmt: skip
 
 

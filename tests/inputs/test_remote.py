@@ -174,7 +174,7 @@ def test_storage_that_refuses_or_vanishes_stops_the_pack_unsealed_and_it_continu
     with monkeypatch.context() as patch:
         for name in ("cat_file", "info"):
             patch.setattr(kind, name, _expiring(getattr(kind, name), error, expired))
-        with pytest.raises(SourceError, match=rf"{text}.*\. What is packed is kept"):
+        with pytest.raises(SourceError, match=rf"{text}.*\. Packed images are kept"):
             pack(url, tmp_path / "out", size=32, workers=1, max_rejects="100%", progress=_set_at(4, expired))
     assert not (tmp_path / "out/manifest.json").exists()
     pack(url, tmp_path / "out", size=32)

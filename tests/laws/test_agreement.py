@@ -1,6 +1,6 @@
-"""What is said twice agrees, or is refused: blocks and the whole file, class lists of several stores.
+"""Values that are stored twice agree, or are refused: blocks and the whole file, class lists of several stores.
 
-Stores that disagree are made of sound ones, and sealed with right digests, as a program that mixes files up would leave them.
+Stores that disagree are made from intact ones, and sealed with correct digests, as by a program that mixes up files.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from reader import MemmapDataset, StoreError
 
 
 def resealed(store: Path, change: Callable[[dict[str, Any]], None], old: str = "", new: str = "") -> None:
-    """Change the fields of a manifest, and its blocks from old to new; write its digest again, as FORMAT.md says."""
+    """Change the fields of a manifest, and its blocks from old to new; write its digest again, by FORMAT.md."""
     path = store / "manifest.json"
     head, _, rest = path.read_text().partition(',\n  "blocks": [')
     fields = json.loads(head + "}")
@@ -33,13 +33,13 @@ def resealed(store: Path, change: Callable[[dict[str, Any]], None], old: str = "
 
 
 def entry(path: Path) -> dict[str, object]:
-    """Describe a small file as a manifest lists it."""
+    """Return the entry of a small file in a manifest."""
     return {"size_bytes": path.stat().st_size, "digest": f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"}
 
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make 6 images of two classes, and one that is none."""
+    """Make 6 images of two classes, and a file that is not an image."""
     root = tmp_path_factory.mktemp("images") / "images"
     for number in range(6):
         path = root / ("ant", "bee")[number % 2] / f"{number}.jpg"

@@ -1,4 +1,4 @@
-"""A batch belongs to its caller, the order of batches to seed and epoch alone."""
+"""A batch belongs to its caller; the order of batches depends only on seed and epoch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rows import FilesOf, small_sizes
 from reader import MemmapDataset, MemmapLoader, RandomResizedCrop
 
 RESIDENCIES = ("cache", "disk")
-# What a loop may keep of an image uint8[C, H, W].
+# Parts of an image uint8[C, H, W] that a loop may keep.
 VIEWS: list[Callable[[torch.Tensor], Any]] = [
     lambda image: image,
     lambda image: image.movedim(0, -1)[2:].numpy(),
@@ -41,7 +41,7 @@ def test_a_view_of_a_batch_is_never_overwritten(
             kept.append((view, np.asarray(view).copy()))
             del images, view
         gc.collect()
-        # what comes into a buffer that is used again shows in whatever shares it
+        # new content of a reused buffer shows in everything that shares it
         for images, _ in itertools.chain(loader, loader):
             for image in images:
                 image.fill_(7)
@@ -62,9 +62,9 @@ def test_the_memory_of_dropped_batches_is_reused(
         for images, _ in itertools.chain.from_iterable(itertools.repeat(loader, 12)):
             storage = images[0].untyped_storage()
             found.add(storage.data_ptr())
-            # memory that was freed would have the same address again
+            # freed memory would get the same address again
             taken.append(np.empty(storage.nbytes() + 4096, np.uint8))
-    # an epoch has five batches; of sixty, few have memory of their own
+    # an epoch has five batches; of sixty, few have their own memory
     assert len(found) <= 5 + prefetch + 5
 
 
@@ -74,7 +74,7 @@ ORDERS: dict[str, dict[str, Any]] = {
     "weights": {"weights": [1.0, 2.0] * 6 + [0.0]},
     "transform": {"shuffle": "full", "transform": RandomResizedCrop(16)},
 }
-# Nothing of this is of the order.
+# None of these options affects the order.
 VARIANTS: list[dict[str, Any]] = [
     {"prefetch": 0},
     {"prefetch": 3},
@@ -113,6 +113,6 @@ def test_an_order_is_of_seed_and_epoch_alone(
 
 
 def passes_there(path: Path, options: dict[str, Any], epochs: list[int], sizes: dict[str, int]) -> Any:
-    """Return `passes` of another process, which has its own environment."""
+    """Return `passes` from another process, which has its own environment."""
     with tuned(**sizes):
         return passes(path, options, epochs)

@@ -1,4 +1,4 @@
-"""Copies of rows, by subset and merge: each row is what it was, with the name of its class, in the order that is asked for."""
+"""Copies of rows, by subset and merge: each row keeps its content and the name of its class, in the requested order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from packer import merge, pack, subset, verify
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 SHUFFLED = ("shuffled",)
-# of whose boxes the digest of the whole file is kept
+# kinds whose record has the digest of the whole file of boxes
 BOXED = ("boxes", "labels-own-sizes")
 PackSome = Callable[..., Path]
 
@@ -53,7 +53,7 @@ def test_all_rows_are_the_store_again_or_that_of_its_images_without_the_reject(
 ) -> None:
     subset(intact_of(kind), tmp_path / "again", fraction=1)
     assert content_bytes(tmp_path / "again") == content_bytes(intact_of(kind))
-    # the order of shuffled rows follows from all inputs, and the digest of boxes from the whole file
+    # the order of shuffled rows depends on all inputs, and the digest of boxes on the whole file
     if kind not in (*SHUFFLED, *BOXED):
         subset(store_of(kind), tmp_path / "rows", fraction=1)
         assert content_bytes(tmp_path / "rows") == content_bytes(intact_of(kind))
@@ -133,5 +133,5 @@ def test_some_rows_of_many_cost_what_is_asked_for(kind: str, store_of: MakeStore
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert rows_of(few) == [rows[-2], rows[1]]
-    # each of 6,500 lines takes some 800 bytes where it is decoded
+    # each of 6,500 decoded lines takes some 800 bytes
     assert peaks[1] < peaks[0] + (2 << 20)

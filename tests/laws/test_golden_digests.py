@@ -1,8 +1,8 @@
-"""Each transform that draws makes of a seed, an epoch and a row what it made when its digests were taken.
+"""Each random transform makes the same from a seed, an epoch and a row as when its digests were taken.
 
-A digest that changes says that everybody's augmentation changes. Where that is meant, PIXPACK_WRITE_GOLDEN=1 takes them again,
-and the commit says why. This file is also the program that prints them, in a process of its own: torch takes its vector
-instructions when it is imported, and by others it rounds some sums otherwise.
+A changed digest means that every user's augmentation changes. If that is intended, PIXPACK_WRITE_GOLDEN=1 takes them again,
+and the commit gives the reason. This file is also the program that prints them, in a separate process: torch chooses its
+vector instructions at import, and others round some sums differently.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from reader import ImageBatch, RaggedBatch, compiled, transforms
 GOLDEN = Path(__file__).parents[1] / "golden" / "digests" / "transforms.json"
 # torch's own kernels, and those of MKL that it calls
 ENVIRONMENT = {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "COMPATIBLE"}
-# name -> arguments of each that is tried
+# name -> arguments of each trial
 DRAWING: dict[str, list[dict[str, Any]]] = {
     "ColorJitter": [{"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}],
     "CutMix": [{"num_classes": 12}, {"num_classes": 12, "alpha": 0.3}],
@@ -72,7 +72,7 @@ def digest(value: Any, before: int = 0) -> int:
 
 
 def found() -> dict[str, str]:
-    """Return the digests of rows of one size and of their own, of two seeds and epochs; what is refused has none."""
+    """Return the digests for rows of one size and of their own sizes, two seeds and epochs; refused cases have none."""
     from augmenting import labelled, pictures
     from detecting import detections
 

@@ -1,4 +1,4 @@
-"""Golden stores give the same batches wherever their bytes are: those that a reader of the format's page finds in the files."""
+"""Golden stores give the same batches from any place: those that the second reader finds in the files."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from reader import ImageBatch, MemmapDataset, MemmapLoader, RaggedBatch
 GOLDEN = Path(__file__).parents[1] / "golden"
 STORES = sorted(path.parent.name for path in GOLDEN.glob("*/manifest.json"))
 
-# What is in a row, by name.
+# The content of a row, by name.
 Row = dict[str, Any]
 
 
 def rows_in_files(path: Path) -> list[Row]:
-    """Read all rows of a store by the format's page alone."""
+    """Read all rows of a store by the second reader."""
     store = second_reader.Store(path)
     return [store.row(number) for number in range(store.rows)]
 
 
 def rows_of(batch: ImageBatch | RaggedBatch) -> list[tuple[int, Row]]:
-    """Return the number of each row of a batch, and what is in it."""
+    """Return the number and content of each row of a batch."""
     batch = batch.cpu()
     found = []
     for index, number in enumerate(batch.rows.tolist()):
@@ -57,13 +57,13 @@ Opened = tuple[MemmapDataset, dict[str, Any]]
 
 
 def from_url(path: Path, folder: Path) -> Opened:
-    """Open it at a URL, with a cache of its own."""
+    """Open it at a URL, with its own cache."""
     pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
     return MemmapDataset(path.as_uri(), cache=folder / "cache", as_tuple=False), {}
 
 
 def by_residency(name: str) -> Callable[[Path, Path], Opened]:
-    """Open it where it is, read in this way."""
+    """Open it in place, with this residency."""
     return lambda path, folder: (MemmapDataset(path, as_tuple=False), {"residency": name})
 
 
@@ -88,14 +88,14 @@ def test_a_golden_store_on_a_device_gives_what_is_in_its_files(
     name: str, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if device == "cpu":
-        # it plays a device that has room
+        # the CPU acts as a device with room
         monkeypatch.setattr("reader.loading.gathering.ROW_DEVICES", ("cpu", "cuda"))
     data = MemmapDataset(GOLDEN / name, as_tuple=False)
     check(data, rows_in_files(GOLDEN / name), shuffle="full", residency="gpu", device=device)
 
 
 def check(data: MemmapDataset, expected: list[Row], **how: Any) -> None:
-    """See that two epochs hold each row once, with what is in the files, whatever batches are."""
+    """Check that two epochs hold each row once, with the content of the files, for all batches."""
     loader = MemmapLoader(data, 2, seed=3, as_tuple=False, **how)
     for _ in range(2):
         found = [row for batch in loader for row in rows_of(batch)]

@@ -1,4 +1,4 @@
-"""The table of kinds is what it says: each packs, with its rows and one reject, into more blocks than one."""
+"""The table of kinds is correct: each packs, with its rows and one reject, into more than one block."""
 
 from __future__ import annotations
 

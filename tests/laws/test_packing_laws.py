@@ -1,4 +1,4 @@
-"""However a kind is packed, its bytes are those of one worker's pack: by many, interrupted, in parts, to a URL."""
+"""A kind has the bytes of one worker's pack in all ways: by many workers, interrupted, in parts, to a URL."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def _small_blocks(small_blocks: None) -> None:
 
 
 def interrupt_at_new(seen: set[tuple[str, str, int]]) -> Callable[[Progress], None]:
-    """Make a progress callback that interrupts once as Ctrl-C would, where a pack is that has not been seen before."""
+    """Make a progress callback that interrupts once like Ctrl-C, at a stage that was not seen before."""
     interrupted = False
 
     def stop(progress: Progress) -> None:
         nonlocal interrupted
         where = progress.split, progress.stage, progress.done
-        # of the bytes that are allocated the first suffice
+        # for allocated bytes, the first report suffices
         if interrupted or where in seen or (progress.stage == "allocate" and progress.done):
             return
         seen.add(where)
@@ -69,7 +69,7 @@ def test_rows_are_the_same_in_any_order(kind: str, inputs_of: MakeInputs, store_
 
 
 def pack_with_interruptions(inputs: Inputs, out: Path, **options: Any) -> int:
-    """Pack, interrupted before the first block and after each; returns how often."""
+    """Pack, interrupted before the first block and after each; returns the number of interruptions."""
     seen: set[tuple[str, str, int]] = set()
     for _ in range(200):
         try:
@@ -134,7 +134,7 @@ def test_pushed_and_pulled_it_is_the_same_bytes_and_again_copies_nothing(
         (0, size),
         (0, size),
     ]
-    # zeros behind the last row are not sent
+    # zeros after the last row are not sent
     assert (reports[2].kept_bytes, reports[2].copied_bytes > size // 2) == (0, True)
 
 

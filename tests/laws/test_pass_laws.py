@@ -1,8 +1,8 @@
-"""Loaders give each row as their order says, wherever rows are read from, on any rank, from any step on.
+"""Loaders give each row in their order, from any place, on any rank, from any step on.
 
-The cases cover every two of: kind of store, order, residency, what becomes of the last step, world size, prefetch, part of the
-store, form of the batches, world size of the resumed epoch. OPTIONS says which, and REFUSED what pixpack refuses. The default run
-has each kind, and every two that `is_daily` names; the other cases are nightly.
+The cases cover all pairs of: kind of store, order, residency, last step, world size, prefetch, part of the store, form of the
+batches, world size of the resumed epoch. OPTIONS lists them, and REFUSED the pairs that pixpack refuses. The default run has
+each kind, and every pair of `is_daily`; the other cases are nightly.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
     "form": ("batch", "tuple"),
     "resumed": (1, 2, 3),
 }
-_NO_PAD = "pad=False is for orders of the loader: what an epoch is, the sampler decides"
+_NO_PAD = "pad=False is for orders of the loader: a sampler decides its own epochs"
 _NUMBERS = {name: n for n, name in enumerate(OPTIONS)}
 Pair = tuple[tuple[str, Any], tuple[str, Any]]
 # Two options that pixpack refuses together, and its sentence.
@@ -63,23 +63,23 @@ REFUSED: dict[Pair, str] = {
 
 
 def pair(one: tuple[str, Any], other: tuple[str, Any]) -> Pair:
-    """Return two options in their order."""
+    """Return two options as a pair, in their order."""
     return (one, other) if _NUMBERS[one[0]] < _NUMBERS[other[0]] else (other, one)
 
 
 def pairs(case: Case) -> list[Pair]:
-    """Return every two options of a case."""
+    """Return all pairs of options of a case."""
     return [*itertools.combinations(zip(OPTIONS, case, strict=True), 2)]
 
 
 def all_pairs() -> list[Pair]:
-    """Return every two options that there are."""
+    """Return all possible pairs of options."""
     two = itertools.combinations(OPTIONS, 2)
     return [((a, one), (b, other)) for a, b in two for one in OPTIONS[a] for other in OPTIONS[b]]
 
 
 def covering() -> list[Case]:
-    """Return cases that have every two options that go together: each begins with two that none has yet, and adds most others."""
+    """Return cases that cover all allowed pairs: each starts with an uncovered pair, and adds most others."""
     left, cases, used = dict.fromkeys(p for p in all_pairs() if p not in REFUSED), list[Case](), Counter[Any]()
     while left:
         chosen = dict(next(iter(left)))
@@ -96,18 +96,18 @@ def covering() -> list[Case]:
     return cases
 
 
-# Kinds whose rows are stored alike: those of a list are those of a folder.
+# Kinds whose rows are stored alike: a list's are the same as a folder's.
 ALIKE = ("shuffled", "list", "table", "tar", "zip", "splits", "regression")
 
 
 def is_daily(two: Pair) -> bool:
-    """Return whether the default run has two options together: which rows come, and how those of a kind are read, are apart."""
+    """Return whether the default run has this pair: the order of rows and the reads of a kind are independent."""
     kind, order = dict(two).get("kind"), dict(two).get("order")
     return two not in REFUSED and kind not in ALIKE and (kind is None or order is None)
 
 
 def daily() -> set[Case]:
-    """Return cases of `covering` that have every kind, and every two options that `is_daily` names."""
+    """Return cases of `covering` with every kind, and every pair of `is_daily`."""
     every = covering()
     left, chosen = {two for two in all_pairs() if is_daily(two)}, set[Case]()
     while left:
@@ -119,7 +119,7 @@ def daily() -> set[Case]:
 
 
 def refused() -> list[tuple[Case, str]]:
-    """Return a case of each two options that are refused together, with no other such two where there is a choice."""
+    """Return a case for each refused pair, without another refused pair if possible."""
     cases = []
     for two, sentence in REFUSED.items():
         chosen = dict(two)
@@ -130,13 +130,13 @@ def refused() -> list[tuple[Case, str]]:
 
 
 def _allowed(name: str, chosen: Mapping[str, Any]) -> list[Any]:
-    """Return the values of an option that go with those chosen."""
+    """Return the values of an option that are allowed with the chosen ones."""
     return [v for v in OPTIONS[name] if not any(pair((name, v), other) in REFUSED for other in chosen.items())]
 
 
 @dataclass(frozen=True)
 class Source:
-    """What a case's loaders read, and what its files hold. rows: which row of the files each of the dataset is."""
+    """The source of a case's loaders, and the content of its files. rows: the row in the files of each row of the dataset."""
 
     case: Case
     data: MemmapDataset
@@ -146,7 +146,7 @@ class Source:
 
     @classmethod
     def of(cls, case: Case, first: Files, second: Files, cache: Path) -> Source:
-        """Open what a case names."""
+        """Open the source of a case."""
         local = data = MemmapDataset(first.path)
         if case.residency == "url":
             pytest.importorskip("obstore", reason="obstore is not installed: pip install 'pixpack[remote]'")
@@ -187,7 +187,7 @@ class Source:
 
     @property
     def is_sampled(self) -> bool:
-        """Return whether torch's sampler decides which rows a rank gets."""
+        """Return whether torch's sampler decides the rows of a rank."""
         return self.case.order in ("sampler", "batches")
 
     def order(self, epochs: int) -> list[list[int]]:
@@ -202,7 +202,7 @@ class Source:
             return [[row for batch in loader for row in batch.rows.tolist()] for _ in range(epochs)]
 
     def steps(self, order: list[int], epoch: int, world: int, start: int = 0) -> list[list[list[int]]]:
-        """Return for each rank the rows of its steps from a position of an epoch's order on, as the documentation says."""
+        """Return for each rank the rows of its steps from a position of an epoch's order on, by the documentation."""
         if self.is_sampled:
             return [self._sampled(epoch, rank, world)[start:] for rank in range(world)]
         last, ranks = self.case.last, [list[list[int]]() for _ in range(world)]
@@ -227,7 +227,7 @@ class Source:
         return [step for step in steps if len(step) == BATCH or not is_last_dropped]
 
 
-# A disk is read straight into the batches of large rows alone, in every order.
+# A disk is read directly only into batches of large rows, in every order.
 FROM_DISK = [Case("large", order, "disk", "pad", 1, 2, "all", "batch", 2) for order in OPTIONS["order"]]
 DAILY = daily() | {*FROM_DISK}
 CASES = [
@@ -242,12 +242,12 @@ SourceOf = Callable[[Case], Source]
 def source_of(
     files_of: FilesOf, second_of: FilesOf, tmp_path: Path, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ) -> SourceOf:
-    """Open what a case names, with sizes so small that an epoch has several blocks, windows and reads."""
+    """Return a function that opens a case's source, with sizes so small that an epoch has several blocks, windows and reads."""
 
     def opened(case: Case) -> Source:
         first = files_of(case.kind)
         tune(**small_sizes(MemmapDataset(first.path)))
-        # the CPU plays a device with room for all
+        # the CPU acts as a device with room for all
         monkeypatch.setattr("reader.loading.gathering.ROW_DEVICES", ("cpu", "cuda"))
         return Source.of(case, first, second_of(case.kind), tmp_path / "cache")
 

@@ -1,4 +1,4 @@
-"""Every way to a row of a dataset gives what the files of the store hold of it, whatever the kind of store."""
+"""Every way to a row of a dataset gives its content in the files of the store, for all kinds of stores."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reader import MemmapDataset, MemmapLoader, StoreError
 
 SOME = [11, 2, 3, 4, 0, 12, 2]
 MASK = np.arange(ROWS) % 3 == 1
-# What was asked for, by the numbers of the rows, and what came.
+# The requested row numbers, and the result.
 Found = Iterable[tuple[list[int], Any]]
 
 INDICES: dict[str, Callable[[MemmapDataset], Found]] = {
@@ -48,7 +48,7 @@ INDICES: dict[str, Callable[[MemmapDataset], Found]] = {
         ([11], ConcatDataset([data, data.subset(SOME)])[13]),
     ],
 }
-# What no one array holds, and what says so.
+# Kinds whose rows no single array holds, and the message.
 AS_ONE = {kind: "its rows are compressed: read them by MemmapDataset" for kind in KINDS if kind.startswith("jpeg")}
 ONE_ARRAY = {kind: "have sizes of their own, which no one array holds" for kind in KINDS if "own-sizes" in kind}
 FORMS = [pytest.param(False, id="batch"), pytest.param(True, id="tuple")]
@@ -60,7 +60,7 @@ def _collated(data: Any, batch_size: int, **options: Any) -> Any:
 
 
 def _tuple(batch: Any) -> Any:
-    """Return the tuple that a DataLoader, which makes lists, was given."""
+    """Return the tuple for a list from a DataLoader."""
     return tuple(batch) if isinstance(batch, list) else batch
 
 

@@ -1,4 +1,4 @@
-"""What images come from changes their names alone: a list, a table, a tar, a zip, a URL, a dataset, a requantized tree."""
+"""The source of images changes only their names: a list, a table, a tar, a zip, a URL, a dataset, a requantized tree."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from packer.sample_lines import read_samples
 
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet", ".tar")
 FOLDERS = ["crop", "own-sizes", "jpeg-pad", "shuffled", "labels-own-sizes", "splits"]
-# what is in front of the paths of an archive
+# the prefix of paths in an archive
 ARCHIVES = {"tar": "i.tar/", "zip": "i.zip/", "wrapped": "i.zip/my photos/"}
 PLANNED = ("size", "fit", "max_size", "channels")
 
 
 @pytest.fixture(autouse=True)
 def _small_blocks(small_blocks: None) -> None:
-    """Blocks of two inputs, as the stores of the kinds have."""
+    """Blocks of two inputs, as in the stores of the kinds."""
 
 
 def content_of(store: Path, *sourced: str, name_of: Callable[[str], str] = str) -> dict[str, Any]:
-    """Return all that a store holds but what its sources give: these fields of its lines, and what is no name in its paths."""
+    """Return the content of a store without the facts about its sources: these fields of its lines, and prefixes of its paths."""
     found: dict[str, Any] = dict(store_bytes(store))
     head = json.loads(found.pop("manifest.json"))
     for name in ("samples.jsonl", "rejected.jsonl"):
@@ -41,7 +41,7 @@ def content_of(store: Path, *sourced: str, name_of: Callable[[str], str] = str) 
         del head["files"][name]
     for part, name in (("options", "requantize"), ("decoders", "ffmpeg")):
         head[part].pop(name, None)
-    # where the lines of a block begin
+    # without the start of each block's lines
     blocks = [(rows, digest, size_bytes) for rows, digest, _, size_bytes in head["blocks"]]
     return found | head | {"blocks": blocks, "labels": None, "digest": None}
 
@@ -116,7 +116,7 @@ def test_a_requantized_pack_is_the_pack_of_the_requantized_tree(kind: str, tmp_p
         for path in inputs.images.rglob(name):
             with Image.open(path) as image:
                 image.convert(mode).save(path, quality=90, exif=exif)
-    # so small that DCT scaling would be used
+    # small enough for DCT scaling
     options = inputs.options | ({"size": 16} if "size" in inputs.options else {"max_size": 16})
     requantize(inputs.images, tmp_path / "tree", quality=6)
     pack(inputs.images, tmp_path / "one", workers=1, requantize=6, **options)

@@ -1,4 +1,4 @@
-"""A file or folder of a store that this user may not read: whoever opens the store says which one, in one sentence."""
+"""A file or folder of a store without read permission: opening the store names it, in one sentence."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_what_may_not_be_read_is_named(
 
 
 def refused(use: Callable[[], object], capsys: pytest.CaptureFixture[str]) -> str:
-    """Return the sentence with which a store is refused, by an error or by a command."""
+    """Return the message that refuses a store, from an error or a command."""
     try:
         code = use()
     except (StoreError, PackError) as e:

@@ -1,4 +1,4 @@
-"""An update gives the bytes of a fresh pack of the inputs as they are now, and decodes what has changed alone."""
+"""An update gives the bytes of a new pack of the current inputs, and decodes only changed ones."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from kinds import BROKEN, KINDS, ROWS, SAMPLES, Inputs, MakeStore, Sample, sprea
 
 from packer import PackError, PackReport, pack, update
 
-# the kinds whose classes, or other values of each image, are in another file than the image
+# kinds with classes, or other values of each image, in a separate file
 LISTED = ["list", "table", "tar", "boxes", "labels-own-sizes"]
 VALUED = ["table", "boxes", "masks", "labels-own-sizes", "regression", "multi-hot"]
-# what is given to an update again
+# options that an update needs again
 GIVEN_AGAIN = ("boxes", "masks", "max_rejects")
 
 
 @dataclass(frozen=True)
 class Change:
-    """What becomes of the inputs of a kind.
+    """A change of the inputs of a kind.
 
     Attributes:
-        of: returns the samples as they are now.
-        decoded: how many of them are other images than before.
-        rows: how many rows there are then.
-        kinds: the kinds whose inputs have it.
+        of: returns the changed samples.
+        decoded: number of changed images.
+        rows: number of rows after it.
+        kinds: the kinds that it applies to.
     """
 
     of: Callable[[Sequence[Sample]], Sequence[Sample]]
@@ -38,7 +38,7 @@ class Change:
 
 
 def _with(*names: str) -> Callable[[Sequence[Sample]], Sequence[Sample]]:
-    """Add images, each where its name sorts."""
+    """Add images, sorted by name."""
     new = [Sample(name, (58, 47), 50 + n, 20 + n, name.partition("/")[0]) for n, name in enumerate(names)]
     return lambda samples: sorted([*samples, *new], key=lambda one: one.name)
 
@@ -56,7 +56,7 @@ def _other(which: str, **values: object) -> Callable[[Sequence[Sample]], Sequenc
 
 
 def _exchanged(first: str, second: str) -> Callable[[Sequence[Sample]], Sequence[Sample]]:
-    """Give two samples each other's image."""
+    """Exchange the images of two samples."""
 
     def made(samples: Sequence[Sample]) -> Sequence[Sample]:
         images = {one.name: (one.size, one.picture) for one in samples}
@@ -80,7 +80,7 @@ CHANGES: dict[str, Change] = {
     "class-added": Change(_with("dog/0.jpg", "dog/1.jpg"), 2, ROWS + 2),
     "class-removed": Change(_without(lambda one: one.label == "cat"), 0, ROWS - 3),
 }
-# changes that give the classes of rows that stay other numbers, and how the refusal names that
+# changes that renumber the classes of kept rows, and the message that refuses them
 RENUMBERED: dict[str, tuple[Callable[[Sequence[Sample]], Sequence[Sample]], str]] = {
     "class-added-in-front": (_with("aphid/0.jpg", "aphid/1.jpg"), r"bee was (1, now 2|3, now 4)"),
     "first-class-removed": (_without(lambda one: one.label == "ant"), r"bee was (1, now 0|3, now 2)"),
@@ -89,11 +89,11 @@ RENUMBERED: dict[str, tuple[Callable[[Sequence[Sample]], Sequence[Sample]], str]
 
 @pytest.fixture(autouse=True)
 def _small_blocks(small_blocks: None) -> None:
-    """Blocks of two inputs, so that rows that stay move between blocks."""
+    """Blocks of two inputs, so that kept rows move between blocks."""
 
 
 def _updated(kind: str, samples: Sequence[Sample], out: Path, tmp_path: Path) -> tuple[Inputs, PackReport]:
-    """Update a store with the inputs of its kind as they are now."""
+    """Update a store with the current inputs of its kind."""
     inputs = KINDS[kind](tmp_path / "inputs", samples)
     inputs = replace(inputs, options=inputs.options | {"max_rejects": 2})
     given = {name: inputs.options[name] for name in GIVEN_AGAIN if name in inputs.options}
@@ -112,13 +112,13 @@ def test_an_update_equals_a_fresh_pack_and_decodes_what_changed_alone(
         fresh = tmp_path / "fresh"
         pack(inputs.images, fresh, workers=1, **inputs.options)
         assert store_bytes(fresh) != store_bytes(store_of(kind))
-    same = content_bytes if change == "none" else store_bytes  # its images were written anew
+    same = content_bytes if change == "none" else store_bytes  # its images were written again
     assert same(out) == same(fresh)
     reports = list(report.splits.values()) or [report]
     assert (reports[0].rows, reports[0].rows - reports[0].kept) == (CHANGES[change].rows, CHANGES[change].decoded)
 
 
-# the classes of a tar have no names, and numbers are no classes
+# the classes of a tar have no names, and regression targets are no classes
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("tar", "regression")])
 @pytest.mark.parametrize("change", RENUMBERED)
 def test_an_update_that_would_renumber_classes_is_refused_and_changes_nothing(

@@ -18,17 +18,17 @@ from reader import MemmapDataset, StoreError
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 PIXELS = "_tensordict/pixels.memmap"
-# Files of numbers that follow from the line of the row in samples.jsonl.
+# Files of numbers that also follow from the row's line in samples.jsonl.
 EXACT = ("targets.memmap", "content.memmap", "shapes.memmap", "offsets.memmap", "mask_offsets.memmap")
 
 
 def offsets_of(size: int) -> set[int]:
-    """Return the first, the middle and the last byte of a file, one 8 bytes behind the middle, and one inside its last line."""
+    """Return the first, the middle and the last byte of a file, one 8 bytes after the middle, and one inside its last line."""
     return {0, size // 2, min(size - 1, size // 2 + 8), max(0, size - 5), size - 1} if size else set()
 
 
 def damaged_rows(store: Path, offset: int) -> tuple[int, int] | None:
-    """Return the rows that a byte of the pixels is of: those of its block, compressed the one row; None behind the last row."""
+    """Return the rows of a byte of the pixels: those of its block, or if compressed, one row; None after the last row."""
     head = manifest_of(store)
     frames = store / "_tensordict" / "frames.memmap"
     if frames.exists():
@@ -63,7 +63,7 @@ def test_verify_finds_a_flip_in_each_file_and_names_its_rows(kind: str, store_of
 
 
 def problems_of(out: Path) -> list[tuple[str, tuple[int, int] | None]]:
-    """Return the files and rows that verify names; of a store that cannot be opened the file that is named."""
+    """Return the files and rows that verify names; for a store that cannot be opened, the named file."""
     try:
         return [(problem.file, problem.rows) for problem in verify(out).problems]
     except StoreError as e:
@@ -72,7 +72,7 @@ def problems_of(out: Path) -> list[tuple[str, tuple[int, int] | None]]:
 
 
 def check_found(out: Path, store: Path, prefix: str, name: str, offset: int) -> None:
-    """See that verify names only the file that is damaged, and the row; of a file of one checksum alone all of its rows."""
+    """Check that verify names only the damaged file and its row; for a file with one checksum, all of its rows."""
     where = f"{name}, byte {offset}"
     problems = problems_of(out)
     assert {file for file, _ in problems} == {prefix + name}, where

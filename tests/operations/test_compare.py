@@ -238,4 +238,4 @@ def test_the_command_names_a_split_that_is_no_more(tmp_path: Path, capsys: pytes
     pack(tmp_path / "images", tmp_path / "out", size=16, workers=1)
     shutil.rmtree(tmp_path / "images/val")
     assert run(["compare", str(tmp_path / "images"), str(tmp_path / "out")]) == 2
-    assert f"images has no image of {tmp_path}/out/val. Expected what was packed" in capsys.readouterr().err
+    assert f"images has no image of {tmp_path}/out/val. Expected the packed images" in capsys.readouterr().err

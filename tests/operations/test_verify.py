@@ -155,9 +155,9 @@ def test_every_single_flipped_bit_of_the_small_files_is_refused_on_opening(
         (TARGETS, 8 * 33, r"_tensordict/targets.memmap, rows 33 to 34: the target is not the one in samples.jsonl"),
         (CONTENT, 16 * 5 + 4, r"_tensordict/content.memmap, row 5: the content is not what samples.jsonl implies"),
         (SAMPLES, 0, r"samples.jsonl, row 0: the line is damaged, or another row's"),
-        ("rejected.jsonl", 5, r"rejected.jsonl: its content is not what was packed"),
+        ("rejected.jsonl", 5, r"rejected.jsonl: its content has changed since it was packed"),
         ("manifest.json", 50, r"manifest.json was changed after it was written or is cut short"),
-        ("_tensordict/meta.json", 50, r"_tensordict/meta.json is not what the manifest implies"),
+        ("_tensordict/meta.json", 50, r"_tensordict/meta.json does not match the manifest"),
     ],
 )
 def test_the_command_names_file_and_rows_and_exits_1(

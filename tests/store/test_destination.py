@@ -263,7 +263,7 @@ def test_new_splits_appear_together_and_info_names_the_line_until_then(
         pack(splits, out, size=32, progress=stop_in("val"))
     assert not out.exists()
     for split in ("train", "val"):
-        with pytest.raises(IncompleteStoreError, match="is incomplete: what makes it is still running"):
+        with pytest.raises(IncompleteStoreError, match="is incomplete: its command is still running"):
             MemmapDataset(out / split)
     for path in (out, stage, out / "train"):
         assert run(["info", str(path)]) == 1
@@ -610,7 +610,7 @@ def test_out_is_given_from_inside_itself(
 def test_a_reader_says_of_an_out_that_is_not_there_that_it_is_in_the_making(things: Path, tmp_path: Path) -> None:
     STAGES["this pack"](things, tmp_path / "out")
     for path in (tmp_path / "out", tmp_path / "out.packing"):
-        with pytest.raises(IncompleteStoreError, match=f"how to resume it: pack info {path}$"):
+        with pytest.raises(IncompleteStoreError, match=f"to resume it: pack info {path}$"):
             MemmapDataset(path)
     with pytest.raises(StoreError, match="does not exist"):
         MemmapDataset(tmp_path / "other")
@@ -646,7 +646,7 @@ def test_a_link_at_a_path_of_ours_is_refused_and_followed_nowhere(
     path.unlink(missing_ok=True)
     path.symlink_to(others / "theirs" if path.name == "lock" else others)
     found = store_bytes(tmp_path)
-    with pytest.raises(PackError, match=rf"{path} is a symbolic link to {others}.*, where pack keeps what is its own"):
+    with pytest.raises(PackError, match=rf"{path} is a symbolic link to {others}.*, where pack keeps its own files"):
         CALLS[asked](things, tmp_path / "out")
     assert store_bytes(tmp_path) == found
     assert path.is_symlink()

@@ -227,7 +227,7 @@ SIZE = GOOD.index(b"\xff\xc0")
     [
         (image_of(32, 64), "its JPEG has 32 x 64 x 3 values of 8 bits, the row 32 x 32 x 3"),
         (image_of(32, 32, "L"), "its JPEG has 32 x 32 x 1 values"),
-        (image_of(32, 32, "CMYK"), "which ours have not"),
+        (image_of(32, 32, "CMYK"), "which packed JPEGs lack"),
         (image_of(32, 32, progressive=True), "a segment FFC2 before its scan"),
         (image_of(32, 32, subsampling=2), "its JPEG is subsampled"),
         (image_of(32, 32, comment=b"x"), "a segment FFFE before its scan"),

@@ -194,7 +194,7 @@ ROWS: list[tuple[Callable[[], Any], str]] = [
     (lambda: GaussianBlur(49)(pictures()), "too large to reflect images of 20 x 24"),
     (lambda: RandomApply([GaussianBlur(99)])(pictures()), "too large to reflect images of 20 x 24"),
     (lambda: Pad(1, (1, 2))(pictures(1)), "fill is .* one for each of 3 channels"),
-    (lambda: Pad(2, padding_mode="reflect")(labelled()), 'padding_mode "reflect" repeats what boxes hold'),
+    (lambda: Pad(2, padding_mode="reflect")(labelled()), 'padding_mode "reflect" repeats the content of boxes'),
     (lambda: Pad(2, padding_mode="edge")(detections(2)), 'padding_mode is "edge", and images have sizes of their own'),
     (lambda: RandomAffine(3, fill=(1, 2))(pictures()), "fill is .* expected one level, or one for each of 3"),
     (lambda: RandomErasing(value=(1, 2))(pictures()), "expected one level, or one for each of 3 channels"),

@@ -94,7 +94,7 @@ def killed() -> None:
 REASONS = [
     (segfault, "its worker ended (killed by SIGSEGV)"),
     (out_of_memory, "its worker ended (there was not enough memory for it)"),
-    (killed, "its worker ended (killed by SIGKILL, as the system does where memory runs out)"),
+    (killed, "its worker ended (killed by SIGKILL, as the system does when memory runs out)"),
     (stall, "decoding it took more than 0.5 seconds"),
 ]
 

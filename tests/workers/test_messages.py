@@ -156,15 +156,13 @@ def test_a_block_that_is_another_once_it_has_its_place_ends_the_run(tmp_path: Pa
             worker.decode = changed  # type: ignore[method-assign]
             return worker
 
-    with pytest.raises(EngineError, match="3, or an image soon behind it, was changed meanwhile"):
+    with pytest.raises(EngineError, match="3, or an image soon after it, was changed meanwhile"):
         run(Changing(tmp_path, (("write", 3),)), 2)
 
 
 @pytest.mark.parametrize("point", ["begin", "write"])
 def test_workers_that_end_without_getting_anything_done_are_given_up(point: str, tmp_path: Path) -> None:
-    with pytest.raises(
-        EngineError, match="workers end without getting anything done .its worker ended .killed by SIGKILL"
-    ):
+    with pytest.raises(EngineError, match="workers end without finishing a block .its worker ended .killed by SIGKILL"):
         run(FakeJob(tmp_path, tuple((point, n) for n in range(BLOCKS)), times=9), 2)
 
 
