@@ -152,16 +152,17 @@ def pull(url: str, out: str | os.PathLike[str], *, progress: OnBytes | None = No
     to.check(made)
     sizes = {f"{split}/{name}": e.size_bytes for split, (m, _) in parsed.items() for name, e in m.files.items()}
     try:
-        with to.begin(made), checked(to.check_same):
-            check_room(to.stage, sizes, _AGAIN)
-            if header_of(to.stage) is None:  # an existing journal is not rewritten: a kill could damage it
-                log = CommitLog(to.stage, to.check_same)
-                log.begin(header)
-                log.close()
-            for split, (manifest, blocks) in parsed.items():
-                copy.pull_store(copy.folder(split), to, split, manifest, blocks)
-                write_atomically(to.stage / split / MANIFEST, contents[split])
-                check_store(to.stage / split)
+        with to.begin(made):
+            with checked(to.check_same):
+                check_room(to.stage, sizes, _AGAIN)
+                if header_of(to.stage) is None:  # an existing journal is not rewritten: a kill could damage it
+                    log = CommitLog(to.stage, to.check_same)
+                    log.begin(header)
+                    log.close()
+                for split, (manifest, blocks) in parsed.items():
+                    copy.pull_store(copy.folder(split), to, split, manifest, blocks)
+                    write_atomically(to.stage / split / MANIFEST, contents[split])
+                    check_store(to.stage / split)
             to.publish()
     except OSError as e:
         raise as_pack_error(e, to.stage, sizes, _AGAIN) from None
@@ -234,7 +235,8 @@ class _Copy:
             path = store / name
             to.check_same()
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
+            with error_path(path):
+                path.touch()
             if name == PIXELS:
                 ends = [*itertools.accumulate((block.size_bytes for block in blocks), initial=0)]
                 self._pull_file(f"{folder}/{name}", path, entry, ends, [block.crc32 for block in blocks])
