@@ -41,7 +41,6 @@ def test_readers_that_are_open_while_out_is_replaced_keep_the_old_store(images: 
     pack(images, out, size=32)
     dataset = MemmapDataset(out, as_tuple=False)
     old = dataset.store.clone()
-    batches: Any
     if way == "workers":
         batches = DataLoader(dataset, batch_size=4, num_workers=2, prefetch_factor=1, persistent_workers=True)
     else:

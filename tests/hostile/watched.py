@@ -24,7 +24,7 @@ import pytest
 from no_syncs import sync_nothing
 
 # Bytes of requested memory, used or not, and of a file: torch and the threads of decoders request some.
-_MOST_BYTES = 8 << 30
+_MOST_BYTES = 2 << 30
 # messages, and the progress of long commands
 _TALK = re.compile(r"(pack: .*\n|[a-z]+: .* of .*\n)+")
 HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -194,16 +194,16 @@ def _start(own: Path, caught: Path) -> None:
     allowed = (str(own), "/dev/", "/proc/")
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        path = ""
+        path = None
         if event == "open" and isinstance(arguments[2], int) and arguments[2] & os.O_ACCMODE:
             # opening a folder for writing makes a file without a name, which leaves nothing
-            path = "" if isinstance(arguments[0], int) or os.path.isdir(arguments[0]) else arguments[0]
+            path = None if os.path.isdir(arguments[0]) else arguments[0]
         elif event in _CHANGES:
             path = arguments[_CHANGES[event]]
         # uname: doctor uses it for the processor
         is_caught = event in _PROGRAMS and arguments[0] != "uname"
         is_caught |= event == "pickle.find_class" and not str(arguments[0]).startswith(_OWN)
-        is_outside = path and not os.path.abspath(os.fsdecode(path)).startswith(allowed)
+        is_outside = isinstance(path, str | bytes) and not os.path.abspath(os.fsdecode(path)).startswith(allowed)
         if is_caught or is_outside:
             os.write(log, f"{event} {str(arguments)[:200]}\n".encode("utf-8", "replace"))
 
