@@ -33,6 +33,7 @@ from packer.store.disk_space import as_pack_error
 from packer.store.files import sync_folder, sync_names, write_atomically
 from packer.store.state import check_destination, resolved_out
 from packer.workers.processes import begin_worker, start_context
+from reader.format.filesystem import error_path
 from reader.system import available_cpus
 
 RECORD = "requantized.jsonl"
@@ -193,16 +194,22 @@ class _Record:
                 self.lines[path] = line
             elif "to" in line:
                 (self._out / line["to"]).unlink(missing_ok=True)
-        self._file.truncate(0)
-        self._file.write("".join(map(encode_line, [self._head, *self.lines.values()])))
+        with error_path(self._file.name):
+            self._file.truncate(0)
+        self._write(self._head, *self.lines.values())
         return set(self.lines)
 
     def add(self, line: dict[str, Any]) -> None:
         """Record the outcome of an input."""
         self.lines[line["path"]] = line
         self.rejected += "reason" in line
-        self._file.write(encode_line(line))
-        self._file.flush()
+        self._write(line)
+
+    def _write(self, *lines: dict[str, Any]) -> None:
+        """Write lines to the disk's cache; an error names the file."""
+        with error_path(self._file.name):
+            self._file.write("".join(map(encode_line, lines)))
+            self._file.flush()
 
     def finish(self, paths: list[str]) -> list[dict[str, Any]]:
         """Write the complete record, in the order of the paths; returns its lines."""
