@@ -217,7 +217,7 @@ def test_an_error_of_the_system_stops_the_pack_unsealed_and_an_empty_file_lets_i
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
 ) -> None:
     path = images / "class1/003.jpg"
-    text = rf"class1/003.jpg cannot be read: .* \({errno.errorcode[code]}\)\. What is .*is rejected when an empty one takes"
+    text = rf"class1/003.jpg cannot be read: .* \({errno.errorcode[code]}\)\. Packed images are kept: .*when an empty one takes"
     with monkeypatch.context() as patch:
         Failing(tmp_path, patch).fail(call, "class1/003.jpg", code)
         with pytest.raises(SourceError, match=text):
