@@ -36,7 +36,7 @@ WORKER_SECONDS = 60.0
 
 # Blocks that a worker has at a time: those that it decodes, and those that wait for their offset.
 _DEPTH = 4
-# Blocks that a worker is told to decode: one in progress, and one that follows without waiting for this process.
+# Blocks that a worker holds: one in progress, and one that follows without waiting for this process.
 _DECODING = 2
 # Deaths of workers without a block written in between, and not during an image.
 _MAX_IDLE_DEATHS = 3

@@ -37,7 +37,7 @@ class Epochs:
 
     next: epoch and position at which the next `iter` begins.
     progress: progress of the newest iterator, which updates it.
-    plan: plan of the newest epoch that has begun; before the first one, that of the next epoch.
+    plan: plan of the newest epoch that has started; before the first one, that of the next epoch.
 
     Args:
         orders: orders of all epochs.

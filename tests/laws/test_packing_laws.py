@@ -162,7 +162,7 @@ def room_for_text(kind: str, samples: list[Sample], folder: Path) -> int:
         with pytest.raises(PackError, match=r"needs \d+ more bytes") as caught:
             pack(inputs.images, out, workers=1, **inputs.options)
     (needed,) = map(int, re.findall(r"needs (\d+) more", str(caught.value)))
-    # it has begun the journal by then
+    # the journal exists by then
     needed += (folder / "out.packing/.packing/journal").stat().st_size
     pack(inputs.images, out, workers=1, **inputs.options)
     # these are in the journal and in the manifest
