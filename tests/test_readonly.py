@@ -53,7 +53,7 @@ def test_in_place_ops_of_a_user_who_owns_the_store_stay_in_the_process(store: Pa
         f"print(*os.getresuid(), os.access({str(warm)!r} + '/manifest.json', os.W_OK), os.access('manifest.json', os.W_OK))\n"
         "print(harm_everything(Path('/proc/self/cwd')))"
     )
-    done = subprocess.run([sys.executable, "-B", "-c", script], cwd=store, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-B", "-c", script], cwd=store, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     user, harmed = done.stdout.splitlines()
     # a user who may write this store, and nothing of root's

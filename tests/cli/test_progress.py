@@ -101,7 +101,7 @@ with ProgressBar(hidden=False) as bar, signals_raise("pack images out"):
 @pytest.mark.usefixtures("delivered_signals")
 def test_an_interrupt_that_comes_while_a_module_is_imported_clears_the_bar() -> None:
     terminal, line = os.openpty()
-    child = subprocess.run([sys.executable, "-c", _INTERRUPTED_IMPORT], stderr=line, timeout=60)
+    child = subprocess.run([sys.executable, "-c", _INTERRUPTED_IMPORT], stderr=line, timeout=500)
     os.close(line)
     with os.fdopen(terminal, "rb", buffering=0) as file:
         shown = file.read(1 << 16).decode()

@@ -80,7 +80,7 @@ class Session:
         for line in without_answers(text):
             yield line
             if line.startswith("% "):
-                done = subprocess.run(["bash", "-euc", line[2:]], capture_output=True, text=True, timeout=60)
+                done = subprocess.run(["bash", "-euc", line[2:]], capture_output=True, text=True, timeout=500)
                 assert done.returncode == 0, f"{line}\n{done.stderr}"
             if line.startswith("$ "):
                 code, out, err = self._answer(line[2:])
@@ -94,7 +94,7 @@ class Session:
         if match is None:
             return _shell(line)
         words = [word for part in shlex.split(match["words"]) for word in _expanded(part, self._folder)]
-        feed = subprocess.run(["bash", "-c", match["feed"] or ":"], capture_output=True, check=True, timeout=60).stdout
+        feed = subprocess.run(["bash", "-c", match["feed"] or ":"], capture_output=True, check=True, timeout=500).stdout
         return self._in_process(words, feed)
 
     def _in_process(self, words: list[str], feed: bytes) -> tuple[int, str, str]:
@@ -132,7 +132,7 @@ def _expanded(word: str, folder: Path) -> list[str]:
 
 
 def _shell(line: str) -> tuple[int, str, str]:
-    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=500, stdin=subprocess.DEVNULL)
     return done.returncode, done.stdout, done.stderr
 
 

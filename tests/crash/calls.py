@@ -70,7 +70,7 @@ class Shim:
         """Run a command as `start` does; returns its exit code and stderr."""
         process = self.start(command, **how)
         # only for hangs
-        _, errors = process.communicate(timeout=300)
+        _, errors = process.communicate(timeout=500)
         return process.returncode, errors
 
     def calls(self) -> list[Call]:

@@ -116,9 +116,9 @@ def test_of_two_packs_one_wins_wherever_the_first_stands_still(run_of: RunOf, na
         run.lay_out()
         first = run.shim.start(run.command(), at=at, do="stop")
         os.waitid(os.P_PID, first.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-        second = subprocess.run(run.command(), capture_output=True, text=True, timeout=300)
+        second = subprocess.run(run.command(), capture_output=True, text=True, timeout=500)
         os.killpg(first.pid, signal.SIGCONT)
-        _, error = first.communicate(timeout=60)
+        _, error = first.communicate(timeout=500)
         print(f"stopped before call {at}: {error}{second.stderr}")
         codes = first.returncode, second.returncode
         assert codes in ((0, 0), (0, 1), (1, 0))

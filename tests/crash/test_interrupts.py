@@ -97,7 +97,7 @@ def test_a_loop_that_ends_by_ctrl_c_leaves_one_traceback_and_no_process(
             # somewhere else in a batch each time
             time.sleep(number / 1000)
             os.killpg(process.pid, signal.SIGINT)
-            _, errors = process.communicate(timeout=60)
+            _, errors = process.communicate(timeout=500)
         assert process.returncode == -signal.SIGINT, errors
         assert errors.count("Traceback") == 1, errors
         assert errors.rstrip().endswith("KeyboardInterrupt"), errors

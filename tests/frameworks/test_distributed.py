@@ -57,7 +57,7 @@ def torchrun(processes: int, *words: object) -> subprocess.CompletedProcess[str]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     command = [*launcher, *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=500)
     assert done.returncode == 0, done.stderr
     return done
 

@@ -45,7 +45,7 @@ def test_every_file_of_the_corpus_comes_out_as_expected_and_poisons_no_decoder(t
     order = [name for name in expected if is_image(name) and "/._" not in name]
     out, paths = tmp_path / "out", b"\0".join(map(os.fsencode, expected))
     options = ["--root", tmp_path / "root", "--fit", "none", "--exact", "--workers", "1", "--max-rejects", "100%"]
-    done = subprocess.run([*PACK, "-0", out, *options], input=paths, capture_output=True, timeout=300)
+    done = subprocess.run([*PACK, "-0", out, *options], input=paths, capture_output=True, timeout=500)
     assert done.returncode == 0, done.stderr
     assert b"Warning" not in done.stderr
     kept, rejected = ([*read_json_lines(out / name)] for name in ("samples.jsonl", "rejected.jsonl"))

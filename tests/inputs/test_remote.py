@@ -209,7 +209,7 @@ def test_requests_are_in_flight_while_others_wait_and_never_too_many(
     def fetch(source: remotes.RemoteSource, most_bytes: int | None = None) -> bytes:
         nonlocal most
         asked.add(source.path)
-        full.wait(60)
+        full.wait(500)
         most = max(most, len(asked) - taken)
         return source.path.encode()
 
@@ -236,7 +236,7 @@ def test_latency_is_hidden(images: Path, tmp_path: Path, tune: Tune, monkeypatch
     def slow(self: Any, path: str, **bounds: Any) -> Any:
         number = next(numbers)
         asked[number].set()
-        assert asked[min(number + 1, 23)].wait(60)
+        assert asked[min(number + 1, 23)].wait(500)
         return original(self, path, **bounds)
 
     monkeypatch.setattr(type(fsspec.filesystem("memory")), "cat_file", slow)

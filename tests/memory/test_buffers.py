@@ -206,7 +206,7 @@ def test_a_forked_process_does_not_wait_for_the_threads_of_another() -> None:
     pieces = threads.on_threads("test", 1, go.get, [()])
     child = multiprocessing.get_context("fork").Process(target=pieces.cancel, daemon=True)
     child.start()
-    child.join(120)
+    child.join(500)
     exitcode = child.exitcode
     go.put(None)
     pieces.wait()
@@ -226,5 +226,5 @@ def test_a_forked_process_copies_with_threads_of_its_own(tune: Tune) -> None:
     gather(source, rows, out)
     child = multiprocessing.get_context("fork").Process(target=gather, args=(source, rows, out))
     child.start()
-    child.join(120)
+    child.join(500)
     assert child.exitcode == 0

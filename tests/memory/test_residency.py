@@ -189,7 +189,7 @@ def small_cgroup() -> Iterator[Path]:
 def test_a_store_larger_than_its_cgroup_is_read_and_nothing_is_killed(small_cgroup: Path, tmp_path: Path) -> None:
     store = sparse_store(tmp_path / "store", 8_000)
     words = [Path(__file__).resolve().parents[2], small_cgroup, store]
-    done = subprocess.run([sys.executable, "-c", _IN_CGROUP, *words], capture_output=True, text=True, timeout=240)
+    done = subprocess.run([sys.executable, "-c", _IN_CGROUP, *words], capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines() == [f"{way}, block, disk, 8000" for way in ("past the cache", "through the cache")]
 

@@ -78,5 +78,5 @@ def test_a_list_whose_first_files_are_missing_is_planned(mixed: Path, feed: Feed
 def test_workers_that_read_headers_end_with_a_process_that_was_killed(mixed: Path) -> None:
     code = "import os, sys, packer; packer.plan(sys.argv[1], progress=lambda now: now.stage == 'sizes' and os._exit(7))"
     # returns when nobody has the pipe open, so no worker either
-    ended = subprocess.run([sys.executable, "-c", code, str(mixed)], capture_output=True, timeout=60, check=False)
+    ended = subprocess.run([sys.executable, "-c", code, str(mixed)], capture_output=True, timeout=500, check=False)
     assert ended.returncode == 7

@@ -28,7 +28,7 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch, tune: Tune) -> None:
 
 def run(*words: Any) -> subprocess.CompletedProcess[str]:
     """Run the command."""
-    return subprocess.run([*PACK, *map(str, words)], capture_output=True, text=True, timeout=120)
+    return subprocess.run([*PACK, *map(str, words)], capture_output=True, text=True, timeout=500)
 
 
 def test_too_many_rejects_are_3_again_and_nothing_is_decoded(images: Path, tmp_path: Path) -> None:

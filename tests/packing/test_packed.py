@@ -252,7 +252,7 @@ def torchrun(work: Path, *words: object, restarts: int) -> subprocess.CompletedP
     command = [*launcher, "--max-restarts", str(restarts), str(work / "rank.py"), *map(str, words)]
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support"), os.environ.get("PYTHONPATH", "")])
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": path}
-    return subprocess.run(command, capture_output=True, text=True, env=variables, timeout=300)
+    return subprocess.run(command, capture_output=True, text=True, env=variables, timeout=500)
 
 
 def test_under_torchrun_a_restart_continues_after_the_packing_rank_was_killed(

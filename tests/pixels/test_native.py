@@ -446,7 +446,7 @@ def test_it_decodes_where_libturbojpeg_is_missing(tmp_path: Path) -> None:
     (tmp_path / "libturbojpeg.so.0").write_text("no library")
     words = [sys.executable, "-m", "packer", "in", "without", "--size", "32", "--workers", "1", "--quiet"]
     env = environment(ROOT) | {"LD_LIBRARY_PATH": str(tmp_path)}
-    subprocess.run(words, cwd=tmp_path, env=env, check=True, timeout=60)
+    subprocess.run(words, cwd=tmp_path, env=env, check=True, timeout=500)
     assert read_manifest(tmp_path / "without").decoders["libjpeg-turbo"] == {
         "jpeg4py": None,
         "turbojpeg": None,
@@ -467,11 +467,11 @@ def test_a_decoder_that_cannot_be_imported_stops_the_pack_and_costs_no_image(tmp
     words = [sys.executable, "-m", "packer", "in", "out", "--size", "32", "--channels", "gray", "--max-rejects", "3"]
     env = environment(ROOT)
     broken = env | {"PYTHONPATH": os.pathsep.join([str(tmp_path / "broken"), env.get("PYTHONPATH", "")])}
-    done = subprocess.run([*words, "--quiet"], cwd=tmp_path, env=broken, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*words, "--quiet"], cwd=tmp_path, env=broken, capture_output=True, text=True, timeout=500)
     assert done.returncode == 1
     assert "could not be decoded, by an error of this machine (ImportError: no such symbol)." in done.stderr
     assert not (tmp_path / "out" / "manifest.json").exists()
-    subprocess.run([*words, "--quiet"], cwd=tmp_path, env=env, check=True, timeout=60)
+    subprocess.run([*words, "--quiet"], cwd=tmp_path, env=env, check=True, timeout=500)
     assert read_manifest(tmp_path / "out").rows == 3
 
 
@@ -482,7 +482,7 @@ def test_photographs_need_neither_numpy_nor_pillow(suffix: str, imported: set[st
     picture(64, 48).save(tmp_path / "in" / "a" / f"1.{suffix}", quality=90)
     words = [sys.executable, "-X", "importtime", "-m", "packer", "in", "out", "--size", "32", "--workers", "1"]
     done = subprocess.run(
-        words, cwd=tmp_path, env=environment(ROOT), capture_output=True, text=True, check=True, timeout=60
+        words, cwd=tmp_path, env=environment(ROOT), capture_output=True, text=True, check=True, timeout=500
     )
     modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "reader.native" in modules
