@@ -44,7 +44,7 @@ class MemmapDataset(Dataset[Any]):
     Args:
         path: the folder that `pack` wrote, or the URL that it was pushed to: s3://bucket/out, gs://, az://, https://, file://.
         cache, cache_size: for a URL: a folder on a local disk, and the space for the store's pixels there, such as "200GB"
-            (None: all). Until all are there, slices are copies, and `store` and `numpy` fetch the rest.
+            (None: all). Slices are copies, and `store` and `numpy` are refused.
         split: one of the stores in that folder, such as "train"; their classes must be the same.
         transform: one of `reader.transforms` gets batches, or a batch of one for a row. Any other gets one image uint8[C, H,
             W], as in ImageFolder: per sample, for torch's DataLoader. With as_tuple=False it gets the ImageBatch of one row,
@@ -125,7 +125,7 @@ class MemmapDataset(Dataset[Any]):
         """All rows, as views: an ImageBatch, or a RaggedBatch if rows have sizes of their own.
 
         Raises:
-            StoreError: a file was cut short, or a target, content or shape of a row is not valid in this store.
+            StoreError: a file was cut short, a target, content or shape of a row is not valid in this store, or it is at a URL.
         """
         self._opened.check_files()
         return self._opened.all_rows
@@ -297,6 +297,7 @@ class MemmapDataset(Dataset[Any]):
         """Return the pixels as a read-only uint8[N, H, W, C] that shares the store's memory (scattered rows are copied).
 
         Raises:
+            StoreError: the store is at a URL.
             ValueError: rows have sizes of their own.
         """
         if self.manifest.has_own_sizes:

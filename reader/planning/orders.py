@@ -48,7 +48,7 @@ class Orders:
         drop_last: bool = False,
         pad: bool = True,
     ) -> None:
-        if (weights is not None) + (sampler is not None) + (shuffle is not False) > 1:
+        if (weights is not None) + (sampler is not None) + bool(shuffle) > 1:
             raise ValueError("shuffle, weights and sampler each decide the order: give one of them.")
         if sampler is not None and not pad:
             raise ValueError("pad=False is for orders of the loader: a sampler decides its own epochs.")
@@ -120,7 +120,7 @@ def window_bytes(manifest: Manifest) -> int:
 
 def _shuffled(dataset: MemmapDataset, shuffle: bool | str) -> str:
     """Return the name of the order for shuffle=. True chooses only by the store, so that all ranks choose the same."""
-    if shuffle is True:
-        is_full = dataset._opened.remote is None and dataset.manifest.pixel_bytes <= _FULL_BYTES
-        return "full" if is_full else "block"
-    return shuffle or "sequential"
+    if not shuffle or isinstance(shuffle, str):
+        return shuffle or "sequential"
+    is_full = dataset._opened.remote is None and dataset.manifest.pixel_bytes <= _FULL_BYTES
+    return "full" if is_full else "block"
