@@ -62,7 +62,8 @@ def test_shuffle_is_true_or_false_as_a_number_too(shared_store: Path) -> None:
     for value in (1, 0, np.True_, np.False_):
         loaders = [MemmapLoader(data, 8, shuffle=shuffle, seed=0) for shuffle in (value, bool(value))]
         first, second = (loader.rows(0, 0).tolist() for loader in loaders)
-        assert first == second and loaders[0].state_dict() == loaders[1].state_dict(), value
+        assert first == second, value
+        assert loaders[0].state_dict() == loaders[1].state_dict(), value
     assert MemmapLoader(data, 8, shuffle=0, weights=np.ones(len(data))).order == "weighted"
 
 
