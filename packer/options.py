@@ -241,6 +241,8 @@ class PackOptions(OutputOptions, WorkerOptions, InputOptions, RowOptions):
             )
         if self.engine == "ray" and self.overwrite:
             raise OptionsError(f"{Option('engine', 'ray')} replaces no store: remove OUT, or choose another one.")
+        if self.engine == "ray" and self.part is not None:
+            raise OptionsError(f"{Option('engine', 'ray')} packs all parts: leave out {Option('part')}.")
         if self.part is None and self.engine == "local":
             return
         parted = Option("part") if self.engine == "local" else Option("engine", "ray")

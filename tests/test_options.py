@@ -58,6 +58,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"progress": 3}, "progress is 3, expected a function."),
     ({"part": "3/2"}, "part is '3/2', expected i/n such as 2/8: the second of eight equal parts."),
     ({"engine": "ray", "overwrite": True}, "engine='ray' replaces no store: remove OUT, or choose another one."),
+    ({"engine": "ray", "part": "1/2"}, "engine='ray' packs all parts: leave out part."),
     (
         {"part": "1/2"},
         "part needs size or fit='none': one size for all would be found in all headers alone.",
