@@ -37,8 +37,7 @@ def read_list(images: str, options: InputOptions) -> dict[str, Inputs]:
             names.append(check_path(os.fsdecode(name), f"line {number} of standard input"))
             name_filter.count()
     lines = array("q", range(1, len(names) + 1))
-    starts = [Path.cwd()] if options.root is None else [Path.cwd(), Path(options.root)]
-    inputs, _ = listed(names, lines, starts, options, name_filter, "line", "standard input")
+    inputs, _ = listed(names, lines, Path.cwd(), options, name_filter, "line", "standard input")
     if options.root is None and (common := os.path.commonpath(folders_of(inputs))):
         inputs = inputs.chosen(range(len(inputs)), below=len(common) + 1)
         inputs.root /= common
@@ -61,7 +60,7 @@ def check_path(path: object, where: str) -> str:
 def listed(
     names: Paths,
     lines: array[int],
-    starts: Sequence[Path],
+    start: Path,
     options: InputOptions,
     name_filter: NameFilter,
     unit: str,
@@ -71,9 +70,8 @@ def listed(
 
     Args:
         lines: the line number of each path.
-        starts: folders that relative paths may start from, tried in order. The root is --root, which is tried last, or the
-            last of these. The first start is taken that puts all paths below the root. Without --root and such a start, the
-            root is the deepest folder that holds all.
+        start: the folder that relative paths start from, without --root. It is the root if it holds all paths, else the
+            deepest folder that does.
         unit: "line" or "row", for messages; images: the name of the list.
 
     Raises:
@@ -83,15 +81,12 @@ def listed(
     if len(taken) < len(names):
         name_filter.ignored += len(names) - len(taken)
         names = Paths(map(names.__getitem__, taken))
-    root = absolute_path(starts[-1] if options.root is None else options.root)
+    root = absolute_path(start if options.root is None else options.root)
     if not os.path.isdir(root):
         raise ScanError(f"{Option('root', options.root)} is not a folder.")
     inside = os.path.join(root, "")
-    for start in [*starts[:-1], Path(root)]:
-        folders = _folders(names, start)
-        if all(folder.startswith(inside) for folder in folders.values()):
-            break
-    else:
+    folders = _folders(names, root)
+    if not all(folder.startswith(inside) for folder in folders.values()):
         if options.root is not None:
             outside = next(i for i, name in enumerate(names) if not folders[_folder_of(name)].startswith(inside))
             raise ScanError(
@@ -128,13 +123,13 @@ def _taken(names: Paths, lines: array[int], options: InputOptions, unit: str, im
     return taken
 
 
-def _folders(names: Paths, start: Path) -> dict[str, str]:
+def _folders(names: Paths, root: str) -> dict[str, str]:
     """Map listed folders to absolute ones without dots, each with a slash at its end."""
     found = dict[str, str]()
     for name in names:
         # once per folder: plain_path takes longer than all other steps
         if (folder := _folder_of(name)) not in found:
-            found[folder] = os.path.join(plain_path(os.path.join(start, folder)), "")
+            found[folder] = os.path.join(plain_path(os.path.join(root, folder)), "")
     return found
 
 

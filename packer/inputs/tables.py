@@ -59,7 +59,7 @@ def read_table(path: Path, classes: tuple[str, ...] | None, options: InputOption
     except OSError as e:
         check_system(str(path), e)
         raise ScanError(f"{path} cannot be read: {e.strerror or e}.") from None
-    inputs, taken = listed(names, lines, [path.absolute().parent], options, name_filter, unit, str(path))
+    inputs, taken = listed(names, lines, path.absolute().parent, options, name_filter, unit, str(path))
     inputs.cells = Paths(map(cells.further.__getitem__, taken))
     inputs.labels["path_column"] = column
     if cells.targets:

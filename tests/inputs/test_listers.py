@@ -301,13 +301,13 @@ def test_labels_of_a_tar_that_make_no_sense_name_their_sample(
 @pytest.mark.parametrize(
     ("find", "root"),
     [
-        ("find photos", "photos"),
-        ("find ./photos -type f", "./photos/"),
+        ("cd photos; find -type f", "../photos/"),
+        ("cd photos; find . -type f", "."),
+        ("cd photos/class0; find .. -type f", None),
         ("find $PWD/photos -type f", "photos"),
         ("find photos -type f | sed s,photos/,,", "photos"),
-        ("find photos/../photos -type f", "$PWD/photos"),
-        ("cd photos; find . -type f", "."),
-        ("cd photos/class0; find .. -type f", ".."),
+        ("find photos -type f | sed s,photos,class0/..,", "$PWD/photos"),
+        ("find photos/../photos -type f", None),
         ("find photos", None),
     ],
 )
@@ -380,6 +380,13 @@ def test_a_wrong_line_is_named(images: str, data: bytes, text: str, feed: Feed) 
     feed(data)
     with pytest.raises(ScanError, match=text):
         scan(images)
+
+
+def test_relative_paths_start_at_the_root_alone(images: Path, monkeypatch: pytest.MonkeyPatch, feed: Feed) -> None:
+    make_tree(images / "class0/class0", classes=1, each=1)
+    monkeypatch.chdir(images / "class0")
+    feed(b"class0/000.jpg\n")
+    assert [*scan("-", options=PackOptions(root=".."))[""].paths] == ["class0/000.jpg"]
 
 
 def test_a_path_outside_of_the_root_is_named(images: Path, feed: Feed) -> None:
