@@ -248,13 +248,12 @@ def small_blocks(tune: Tune) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def _forked_workers(tune: Tune) -> None:
     """Fork workers although the process has threads, such as that of pytest-xdist: spawning takes a second each.
 
     Tests of another start method set it themselves.
     """
-    if sys.platform == "linux":
-        monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
+    tune(most_forking_threads=1000)
 
 
 @pytest.fixture(autouse=True)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from packer.store.lock import Lock
 
+# The most threads of a process that forks: a child keeps every lock that another thread held, and nobody releases it.
+MOST_FORKING_THREADS = 1
 # A worker's own exit code for MemoryError; no signal and no Python uses it.
 _NO_MEMORY = 101
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -85,18 +87,9 @@ class InFlight:
 
 
 def start_context() -> BaseContext:
-    """Choose how processes start: fork if it is safe (Linux, one thread), else spawn.
-
-    Raises:
-        EngineError: PIXPACK_START_METHOD names a method that this system lacks.
-    """
-    method = "spawn"
-    if sys.platform == "linux" and threading.active_count() == 1:
-        method = "fork"
-    asked = os.environ.get("PIXPACK_START_METHOD", method)
-    if asked not in multiprocessing.get_all_start_methods():
-        raise EngineError(f"PIXPACK_START_METHOD is {asked!r}, expected fork or spawn.")
-    return multiprocessing.get_context(asked)
+    """Choose how processes start: fork if it is safe (Linux, one thread), else spawn."""
+    is_safe = sys.platform == "linux" and threading.active_count() <= MOST_FORKING_THREADS
+    return multiprocessing.get_context("fork" if is_safe else "spawn")
 
 
 def start_worker(context: BaseContext, job: Job, inherited: Sequence[Lock]) -> tuple[BaseProcess, Connection, InFlight]:

@@ -36,9 +36,8 @@ fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: pip inst
 
 
 @pytest.fixture(autouse=True)
-def _memory(monkeypatch: pytest.MonkeyPatch, tune: Tune) -> Iterator[None]:
+def _memory(tune: Tune) -> Iterator[None]:
     """Objects in this process's memory, which forked workers inherit; blocks of 2 inputs, of which a worker has two."""
-    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
     tune(least_block_inputs=2, source_objects_ahead=4)
     yield
     fsspec.filesystem("memory").store.clear()
@@ -63,11 +62,11 @@ def s3_server() -> Iterator[str]:
 
 
 @pytest.fixture
-def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def s3(s3_server: str, tune: Tune, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An empty bucket, s3://pictures."""
     _set_aws(monkeypatch, s3_server)
     # workers are forked no more: requests are made by a thread
-    monkeypatch.delenv("PIXPACK_START_METHOD", raising=False)
+    tune(most_forking_threads=1)
     files = fsspec.filesystem("s3")
     files.mkdir("pictures")
     yield "s3://pictures"

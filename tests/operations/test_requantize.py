@@ -179,7 +179,6 @@ def test_an_image_that_kills_its_worker_costs_that_image(
         return recode(self, data)
 
     monkeypatch.setattr(Recoder, "recode", killed)
-    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
     report = requantize(images, tmp_path / "tree", quality=4, workers=2)
     assert (report.requantized, report.rejected) == (23, 1)
     assert report.reasons == {"it ended the process that decoded it": 1}

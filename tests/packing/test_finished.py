@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,9 @@ from packer.pixels.decode import Decoder
 
 
 @pytest.fixture(autouse=True)
-def _small_blocks(monkeypatch: pytest.MonkeyPatch, tune: Tune) -> None:
+def _small_blocks(tune: Tune) -> None:
     """Blocks of 2 inputs, and workers that inherit what a test does."""
     tune(least_block_inputs=2)
-    if sys.platform == "linux":
-        monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
 
 
 def run(*words: Any) -> subprocess.CompletedProcess[str]:

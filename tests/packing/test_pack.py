@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import PACK, content_bytes, interrupted, make_tree, photo, store_bytes
+from conftest import PACK, Tune, content_bytes, interrupted, make_tree, photo, store_bytes
 from PIL import Image
 from redecoding import rows_of_other_sources
 
@@ -66,12 +66,10 @@ def test_statistics_leave_padding_out(images: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_spawned_workers_and_a_moved_folder_give_the_same_bytes(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spawned_workers_and_a_moved_folder_give_the_same_bytes(images: Path, tmp_path: Path, tune: Tune) -> None:
     pack(images, tmp_path / "out", size=32)
     moved = shutil.copytree(images, tmp_path / "moved")
-    monkeypatch.setenv("PIXPACK_START_METHOD", "spawn")
+    tune(most_forking_threads=0)
     pack(moved, tmp_path / "spawned", size=32, workers=2)
     assert content_bytes(tmp_path / "spawned") == content_bytes(tmp_path / "out")
     assert str(tmp_path).encode() not in b"".join(store_bytes(tmp_path / "out").values())
@@ -130,7 +128,6 @@ def test_optional_system_calls_may_be_missing(images: Path, tmp_path: Path, monk
     pack(images, tmp_path / "out", size=32)
     for name in ("posix_fallocate", "sched_getaffinity", "fdatasync"):
         monkeypatch.delattr(os, name, raising=False)
-    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")  # the workers inherit what was taken away
     pack(images, tmp_path / "bare", size=32)
     assert store_bytes(tmp_path / "bare") == store_bytes(tmp_path / "out")
 
@@ -399,13 +396,13 @@ def test_splits_are_not_packed_from_nothing(tmp_path: Path) -> None:
 def test_a_script_without_a_main_guard_packs_once_also_under_spawn(images: Path, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        "import sys, packer\n"
+        "import sys, threading, packer\n"
+        "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
         "print(packer.pack(sys.argv[1], sys.argv[2], size=32, workers=2).rows)\n"
         "try:\n    packer.pack(sys.argv[1], sys.argv[2] + '2')\nexcept ValueError as e:\n    print('have 8 sizes' in str(e))\n"
     )
-    environment = os.environ | {"PIXPACK_START_METHOD": "spawn"}
     command = [sys.executable, script, images, tmp_path / "out"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert (done.returncode, done.stdout, done.stderr) == (0, "24\nTrue\n", "")
 
 

@@ -501,6 +501,5 @@ def test_masks_of_any_size_are_read_where_no_other_image_needs_pillow(
     Image.new("L", (64, 48), 7).save(tmp_path / "masks" / "a" / "1.png")
     # Pillow refuses twice as many pixels
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
     report = packer.pack(tmp_path / "in", tmp_path / "out", size=32, masks=tmp_path / "masks", workers=1)
     assert (report.rows, report.rejected) == (1, 0)

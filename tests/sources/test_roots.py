@@ -34,10 +34,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers inherit
 
 
 @pytest.fixture(autouse=True)
-def _forked_small_blocks(monkeypatch: pytest.MonkeyPatch, tune: Tune) -> None:
+def _forked_small_blocks(tune: Tune) -> None:
     """Blocks of 2 inputs, and forked workers."""
     tune(least_block_inputs=2)
-    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
 
 
 def once_at(done: int, act: Callable[[], object]) -> Callable[[Progress], None]:

@@ -76,7 +76,6 @@ def test_a_source_that_nothing_more_can_open_is_no_reject(tmp_path: Path, monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", open_few)
-        patch.setenv("PIXPACK_START_METHOD", "fork")  # with it
         with pytest.raises(PackError, match=r"003\.jpg cannot be opened: .* \(EMFILE\), of which .* fewer workers"):
             pack(images, tmp_path / "out", size=32, workers=1)
     assert pack(images, tmp_path / "out", size=32).rows == 24

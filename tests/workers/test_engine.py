@@ -33,10 +33,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers inherit
 
 
 @pytest.fixture(autouse=True)
-def _forked_small_blocks(monkeypatch: pytest.MonkeyPatch, tune: Tune) -> None:
+def _forked_small_blocks(tune: Tune) -> None:
     """Blocks of 2 inputs, and workers that inherit what a test does to the decoder."""
     tune(least_block_inputs=2)
-    monkeypatch.setenv("PIXPACK_START_METHOD", "fork")
 
 
 class Faults:
