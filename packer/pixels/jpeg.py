@@ -29,8 +29,8 @@ _VALUE_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11:
 # the mark, TIFF's header, and a directory's count
 _LEAST_EXIF_BYTES = 16
 _EXIF_MARK = b"Exif\0\0"
-# where jpeg4py 0.1.4 looks for libturbojpeg
-_LIBRARIES = ("libturbojpeg.so.0", "turbojpeg.dll", "/opt/libjpeg-turbo/lib64/libturbojpeg.0.dylib")
+# where jpeg4py 0.1.4 looks for libturbojpeg, on Linux and macOS
+_LIBRARIES = ("libturbojpeg.so.0", "/opt/libjpeg-turbo/lib64/libturbojpeg.0.dylib")
 
 
 @dataclass(frozen=True)
