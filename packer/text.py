@@ -51,7 +51,8 @@ def options_difference(found: Mapping[str, object], expected: Mapping[str, objec
         >>> options_difference({"exact": False}, {"exact": True}, " and ")
         ' (without exact and with it)'
     """
-    for key in {**expected, **found}:
+    # requantize implies exact: the given option is named
+    for key in sorted({**expected, **found}, key=lambda key: key == "exact"):
         before, now = found.get(key), expected.get(key)
         if before != now:
             if _is_digest(before) and _is_digest(now):

@@ -16,6 +16,7 @@ from conftest import interrupt_after, photo, store_bytes
 from packer import PackError, pack, pack_dataset, update
 from packer.cli.app import run
 from packer.option_names import COMMAND, named_for
+from packer.options import PackOptions
 from packer.store.state import check_finished
 from packer.text import names_difference, options_difference
 from pixpack import packed
@@ -134,6 +135,8 @@ def test_names_that_are_the_same_differ_in_nothing() -> None:
 def test_an_option_that_only_one_side_has_is_named() -> None:
     assert options_difference({"fit": "pad"}, {"fit": "pad", "exact": True}) == " (without exact, now with it)"
     assert options_difference({"fit": "pad", "shuffle": 0}, {"fit": "pad"}) == " (with shuffle=0, now without)"
+    requantized = PackOptions(requantize=3).shaping()
+    assert options_difference(PackOptions().shaping(), requantized) == " (without requantize=3, now with it)"
     with named_for(COMMAND):
         assert options_difference({"shuffle": None}, {"shuffle": 0}) == " (without --shuffle 0, now with it)"
         assert options_difference({"size": [8, 8]}, {"size": [8, 9]}) == " (--size 8, now --size 8x9)"
