@@ -248,12 +248,12 @@ def small_blocks(tune: Tune) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _forked_workers(tune: Tune) -> None:
+def _forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fork workers although the process has threads, such as that of pytest-xdist: spawning takes a second each.
 
     Tests of another start method set it themselves.
     """
-    tune(most_forking_threads=1000)
+    monkeypatch.setattr("packer.workers.processes.MOST_FORKING_THREADS", 1000)
 
 
 @pytest.fixture(autouse=True)

@@ -62,11 +62,11 @@ def s3_server() -> Iterator[str]:
 
 
 @pytest.fixture
-def s3(s3_server: str, tune: Tune, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An empty bucket, s3://pictures."""
     _set_aws(monkeypatch, s3_server)
     # workers are forked no more: requests are made by a thread
-    tune(most_forking_threads=1)
+    monkeypatch.setattr("packer.workers.processes.MOST_FORKING_THREADS", 1)
     files = fsspec.filesystem("s3")
     files.mkdir("pictures")
     yield "s3://pictures"

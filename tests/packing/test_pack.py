@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import PACK, Tune, content_bytes, interrupted, make_tree, photo, store_bytes
+from conftest import PACK, content_bytes, interrupted, make_tree, photo, store_bytes
 from PIL import Image
 from redecoding import rows_of_other_sources
 
@@ -66,10 +66,12 @@ def test_statistics_leave_padding_out(images: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_spawned_workers_and_a_moved_folder_give_the_same_bytes(images: Path, tmp_path: Path, tune: Tune) -> None:
+def test_spawned_workers_and_a_moved_folder_give_the_same_bytes(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pack(images, tmp_path / "out", size=32)
     moved = shutil.copytree(images, tmp_path / "moved")
-    tune(most_forking_threads=0)
+    monkeypatch.setattr("packer.workers.processes.MOST_FORKING_THREADS", 0)
     pack(moved, tmp_path / "spawned", size=32, workers=2)
     assert content_bytes(tmp_path / "spawned") == content_bytes(tmp_path / "out")
     assert str(tmp_path).encode() not in b"".join(store_bytes(tmp_path / "out").values())

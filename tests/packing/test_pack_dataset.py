@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Tune, interrupted, make_tree, photo, store_bytes
+from conftest import interrupted, make_tree, photo, store_bytes
 from PIL import Image
 from torch.utils.data import TensorDataset
 
@@ -184,8 +184,8 @@ def test_workers_and_interruptions_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_dataset_pickles_to_spawned_workers(tmp_path: Path, tune: Tune) -> None:
-    tune(most_forking_threads=0)
+def test_a_dataset_pickles_to_spawned_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("packer.workers.processes.MOST_FORKING_THREADS", 0)
     tensors = TensorDataset(torch.from_numpy(pixels(3, (4, 3, 8, 8))), torch.arange(4))
     pack_dataset(tensors, tmp_path / "out", workers=1)
     assert torch.equal(MemmapDataset(tmp_path / "out").store.images, tensors.tensors[0])

@@ -19,7 +19,6 @@ _NAMES = {
     "packer.sources.remote": "source_objects_ahead source_requests",
     "packer.store.tasks": "block_bytes least_block_inputs",
     "packer.workers.engine": "worker_held_bytes engine_poll_seconds longest_look_seconds worker_seconds",
-    "packer.workers.processes": "most_forking_threads",
     "reader.compiled": "compiled_thread_bytes compiled_transforms",
     "reader.device.resident": "device_copy_bytes",
     "reader.loading.gathering": "window_ahead_bytes stream_ahead_bytes small_store_bytes",
