@@ -61,7 +61,7 @@ class FolderRows:
             data, _ = self._source(self._chosen[row]).read()
             # Pillow's warnings, which the pack has recorded
             with warnings.catch_warnings(action="ignore"), open_image(data) as opened:
-                turn = UPRIGHT.get(load_image(opened, data))
+                turn = UPRIGHT.get(load_image(opened))
                 self.turned.update([row] * (turn is not None))
                 image = (opened if turn is None else opened.transpose(turn)).convert(self._mode)
         except DecodeError as e:

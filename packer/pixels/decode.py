@@ -44,7 +44,7 @@ class Decoder:
         header = jpeg.read_header(data)
         orientation = 1
         if header is not None:
-            self._rules.check_jpeg(header)
+            self._rules.check_pixels(header.width, header.height)
             if header.may_be_rotated:
                 orientation = self._pillow.orientation(data)
             if orientation == 1 and (row := self._native_row(data, header, memory)):

@@ -40,14 +40,15 @@ class JpegHeader:
     width: int
     height: int
     components: int
-    precision: int
     progressive: bool
-    lossless: bool
     may_be_rotated: bool
 
 
 def read_header(data: bytes) -> JpegHeader | None:
-    """Walk the segments up to the first scan; None if the data is no JPEG or ends before a frame header."""
+    """Walk the segments up to the first scan; None if the data ends before a frame header, or is no JPEG of 8 bits.
+
+    None for a lossless JPEG too: versions of libjpeg-turbo differ on it.
+    """
     if not data.startswith(b"\xff\xd8"):
         return None
     size, named = len(data), list[bytes]()
@@ -61,7 +62,9 @@ def read_header(data: bytes) -> JpegHeader | None:
         return None
     precision, height, width, components = struct.unpack_from(">BHHB", data, frame[0] + 4)
     kind = frame[1] & 3
-    return JpegHeader(width, height, components, precision, kind == 2, kind == 3, _may_be_rotated(named))
+    if precision != 8 or kind == 3:
+        return None
+    return JpegHeader(width, height, components, kind == 2, _may_be_rotated(named))
 
 
 def _may_be_rotated(segments: list[bytes]) -> bool:

@@ -49,7 +49,7 @@ def mask_row(data: bytes, row: Row, geometry: Geometry, *, classes: Sequence[int
         with open_image(data) as image:
             if sorted(image.size) != sorted(size):  # before it is decoded: it may be a bomb
                 raise DecodeError(f"it has {_numbers(image.size)} pixels, the image {_numbers(stored)}")
-            own = load_image(image, data)
+            own = load_image(image)
             mask = Image.fromarray(_classes(_values(image), classes))
     if own in UPRIGHT:
         mask = mask.transpose(UPRIGHT[own])

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from PIL import Image, ImageFile, UnidentifiedImageError
+from PIL import Image, ImageFile
 
 from packer.errors import DecodeError
 from packer.pixels import plugins
@@ -54,20 +54,17 @@ def open_image(data: bytes) -> Image.Image:
     except ImportError:
         raise
     except Exception as e:  # a damaged header makes Pillow's plugins raise nearly anything
-        raise DecodeError(_reason(data, e)) from e
+        raise DecodeError(_reason(e)) from e
 
 
-def load_image(image: Image.Image, data: bytes) -> int:
-    """Decode an opened image in place; returns its EXIF orientation, 1 to 8. Raises DecodeError.
-
-    data: the bytes that it was opened from.
-    """
+def load_image(image: Image.Image) -> int:
+    """Decode an opened image in place; returns its EXIF orientation, 1 to 8. Raises DecodeError."""
     try:
         image.load()
     except ImportError:
         raise
     except Exception as e:  # Pillow's plugins raise nearly anything on damaged data
-        raise DecodeError(_reason(data, e)) from e
+        raise DecodeError(_reason(e)) from e
     # a PNG may hold its EXIF after the pixels
     return 1 if _is_upright(image) else _orientation(image.getexif())
 
@@ -94,14 +91,10 @@ def _orientation(tags: Mapping[int, object]) -> int:
     return value if value in UPRIGHT else 1
 
 
-def _reason(data: bytes, error: Exception) -> str:
-    if not data:
-        return "the file is empty"
-    if isinstance(error, UnidentifiedImageError):
-        return "Pillow cannot identify it as an image"
+def _reason(error: Exception) -> str:
     return f"Pillow refuses it: {readable(str(error)) or type(error).__name__}"
 
 
 def readable(message: str) -> str:
     """Return a library's message without the internals of Python."""
-    return re.sub(r"<_io\.\w+[^>]*>", "the file", message.strip().partition("\n")[0]).rstrip(".")
+    return re.sub(r" ?<_io\.\w+[^>]*>", "", message.strip().partition("\n")[0]).rstrip(".")

@@ -44,7 +44,8 @@ class PillowDecoder:
             except JpegError as e:
                 complaint = str(e)
                 if "remature end" in complaint and not header.progressive:
-                    # Pillow fills missing data with gray if the file has an end marker
+                    # Pillow refuses it, or fills missing data with gray if the file has an end marker
+                    self._pillow_row(data, complaint)
                     raise DecodeError(f"it is cut short ({readable(complaint)})") from e
         return self._pillow_row(data, complaint)
 
@@ -81,7 +82,7 @@ class PillowDecoder:
                         "it has 16-bit colors, of which Pillow gives the high bytes; leave out --bit-depth"
                     )
                 size, scale = image.size, self._draft(image)
-                orientation = load_image(image, data)
+                orientation = load_image(image)
                 # a TIFF with its orientation only in XMP is turned only by decoding
                 size = image.size if scale == 1 else size
                 upright = to_mode(image, self._rules.mode, self._rules.bit_depth)

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 from packer.errors import DecodeError
 from packer.options import MAX_PIXELS
-from packer.pixels import jpeg
 from packer.pixels.geometry import Geometry
 
 _DCT_SCALES = (8, 4, 2)
@@ -54,14 +53,6 @@ class RowRules:
             target_w, target_h = self.geometry.resized(width, height)
         fits = (s for s in _DCT_SCALES if -(-width // s) >= 2 * target_w and -(-height // s) >= 2 * target_h)
         return next(fits, 1)
-
-    def check_jpeg(self, header: jpeg.JpegHeader) -> None:
-        """Raise DecodeError for a JPEG that libjpeg-turbo cannot decode, or that is too large."""
-        if header.lossless:
-            raise DecodeError("it is a lossless JPEG, which libjpeg-turbo 2 cannot decode; convert it to PNG")
-        if header.precision != 8:
-            raise DecodeError(f"it is a {header.precision}-bit JPEG; only 8 bits can be decoded, convert it to PNG")
-        self.check_pixels(header.width, header.height)
 
     def check_pixels(self, width: int, height: int) -> None:
         """Raise DecodeError for a picture without pixels, or with too many."""
