@@ -1,4 +1,4 @@
-"""Rotation, shear, translation and scale of batches, by one matrix per image; boxes and masks move along.
+"""Rotation, shear, translation and scale of batches, by one matrix per image. Rows with boxes or masks are refused.
 
 Pixels equal those of torchvision's v2 for uint8, within a level.
 """
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import torch
 
 from reader.store import ImageBatch, replaced
-from reader.transforms.fills import Fill, class_beyond
-from reader.transforms.labels import masks_in, with_moved_boxes
+from reader.transforms.fills import Fill
+from reader.transforms.labels import refuse_labels
 from reader.transforms.program import STEPS, Program, RowTransform
 from reader.transforms.random import (
     AFFINE,
@@ -40,7 +40,7 @@ class RandomAffine(RowTransform):
         scale: lowest and highest factor, above 0. None: 1.
         shear: degrees; v along x from -v to v, (low, high) along x, or four numbers, the last two along y. None: no shear.
         interpolation: "nearest" or "bilinear".
-        fill: level outside the image, one for each channel, or a dict as in torchvision; masks get 255.
+        fill: level outside the image, one for each channel, or a dict as in torchvision.
         center: (x, y) in pixels from the upper left corner; None: the middle.
         seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
@@ -77,7 +77,7 @@ class RandomAffine(RowTransform):
     def _changed(self, batch: ImageBatch) -> ImageBatch:
         angle, shift, scale, shear = self.drawn(host_batch(batch))
         matrices = inverse_matrices(batch, angle, shift, scale, shear, self.center)
-        return moved(batch, matrices, self.interpolation, self.fill)
+        return moved(self, batch, matrices)
 
     def drawn(self, batch: ImageBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Draw what a call would use, float64: angles [B], shifts [B, 2] in x and y, factors [B] and shears [B, 2]."""
@@ -99,7 +99,7 @@ class RandomRotation(RowTransform):
         interpolation: "nearest" or "bilinear".
         expand: only False: True would give each image of a batch another size.
         center: (x, y) in pixels from the upper left corner; None: the middle.
-        fill: level outside the image, one for each channel, or a dict as in torchvision; masks get 255.
+        fill: level outside the image, one for each channel, or a dict as in torchvision.
         seed: with the loader's seed, the epoch, the position and the row, determines the random numbers.
 
     Raises:
@@ -126,47 +126,23 @@ class RandomRotation(RowTransform):
         angle = self.angles(host_batch(batch))
         none = torch.zeros(len(angle), 2, dtype=angle.dtype, device="cpu")
         matrices = inverse_matrices(batch, -angle, none, torch.ones_like(angle), none, self.center)
-        return moved(batch, matrices, self.interpolation, self.fill)
+        return moved(self, batch, matrices)
 
     def angles(self, batch: ImageBatch) -> torch.Tensor:
         """Draw the angles that a call would use: float64[B] degrees, counterclockwise."""
         return _between(draw(batch, self.seed, ROTATION)[0], *self.degrees)
 
 
-def moved(batch: ImageBatch, matrices: torch.Tensor, interpolation: str, fill: Fill) -> ImageBatch:
-    """Move pixels, content, boxes and masks by matrices from `inverse_matrices`, float64[B, 2, 3] on the host."""
-    batch = moved_labels(batch, matrices, fill)
-    pixels = warped(batch.pixels, matrices, interpolation, fill)
-    return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
+def moved(transform: RandomAffine | RandomRotation, batch: ImageBatch, matrices: torch.Tensor) -> ImageBatch:
+    """Move pixels by matrices from `inverse_matrices`, float64[B, 2, 3] on the host.
 
-
-def moved_labels(batch: ImageBatch, matrices: torch.Tensor, fill: Fill) -> ImageBatch:
-    """Move only content, boxes and masks."""
-    content, extras = batch.content, batch.extras
-    if content is None and extras is None:
-        return batch
-    height, width = batch.pixels.shape[1:3]
-    forward = _forward(matrices, height, width).to(batch.pixels.device)
-    if content is not None:
-        y0, x0, y1, x1 = _moved_boxes(content[:, None, [1, 0, 3, 2]], forward, height, width)[
-            :, 0, [1, 0, 3, 2]
-        ].unbind(-1)
-        # a slanted image only partly covers some pixels
-        content = torch.stack([y0.floor(), x0.floor(), y1.ceil(), x1.ceil()], -1).to(content.dtype)
-    masks = masks_in(extras)
-    if masks is not None:
-        masks = warped(masks[..., None], matrices, "nearest", class_beyond(fill))[..., 0]
-    extras = with_moved_boxes(extras, lambda boxes: _moved_boxes(boxes, forward, height, width), masks)
-    return replaced(batch, pixels=batch.pixels, content=content, extras=extras)
-
-
-def _moved_boxes(boxes: torch.Tensor, matrices: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """Return the smallest boxes around the four moved corners of [B, K, 4], clipped to the image."""
-    xs, ys = boxes[..., [0, 2, 2, 0]].double(), boxes[..., [1, 1, 3, 3]].double()
-    (a, b, c), (d, e, f) = (row[..., None, None].unbind(1) for row in matrices.unbind(1))
-    x, y = (a * xs + b * ys + c).clamp(0, width), (d * xs + e * ys + f).clamp(0, height)
-    moved = torch.stack([x.amin(-1), y.amin(-1), x.amax(-1), y.amax(-1)], -1)
-    return moved.to(boxes.dtype) if boxes.dtype.is_floating_point else moved.float()
+    Raises:
+        ValueError: the rows have boxes or masks.
+    """
+    refuse_labels(transform, batch)
+    kinds = torch.full((len(batch), 1), STEPS[transform.interpolation], device="cpu")
+    program = Program.from_kinds(kinds, grid_lines(matrices, *batch.pixels.shape[1:3])[:, None], transform.fill)
+    return replaced(batch, pixels=program.run(batch.pixels), content=None, extras=batch.extras)
 
 
 def inverse_matrices(
@@ -195,26 +171,9 @@ def inverse_matrices(
     return torch.cat([inverse, start[..., None]], 2)
 
 
-def warped(pixels: torch.Tensor, matrices: torch.Tensor, interpolation: str, fill: Fill) -> torch.Tensor:
-    """Sample uint8[B, H, W, C] by matrices float64[B, 2, 3] of the new positions, "nearest" or "bilinear"."""
-    kinds = torch.full((len(pixels), 1), STEPS[interpolation], device="cpu")
-    return Program.from_kinds(kinds, grid_lines(matrices, *pixels.shape[1:3])[:, None], fill).run(pixels)
-
-
 def grid_lines(matrices: torch.Tensor, height: int, width: int) -> torch.Tensor:
     """Convert matrices float64[B, 2, 3] to float32[B, 2, 3]: from pixels around the middle to -1..1 from edge to edge."""
     return matrices.float() / torch.tensor([0.5 * width, 0.5 * height], dtype=torch.float32, device="cpu")[:, None]
-
-
-def _forward(matrices: torch.Tensor, height: int, width: int) -> torch.Tensor:
-    """Return float64[B, 2, 3] from old to new positions, both from the upper left corner."""
-    inverse = matrices[:, :, :2]
-    a, b, c, d = inverse.reshape(-1, 4).unbind(1)
-    forward = torch.stack([d, -b, -c, a], 1).view(-1, 2, 2) / (a * d - b * c).view(-1, 1, 1)
-    middle = torch.tensor([width * 0.5, height * 0.5], dtype=matrices.dtype, device="cpu")
-    # new = forward @ (old - middle - start) + middle
-    start = middle - (forward @ (middle + matrices[:, :, 2])[..., None])[..., 0]
-    return torch.cat([forward, start[..., None]], 2)
 
 
 def _between(drawn: torch.Tensor, low: float, high: float) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Boxes of images, in extras: moves them, and drops empty ones.
+"""Boxes and masks of images, in extras: moves boxes, drops empty ones, and refuses both for what cannot move them.
 
 In extras: boxes float32[B, K, 4] (x0, y0, x1, y1 in row pixels), of which the first box_count int32[B] are valid, box_targets
 int64[B, K], masks uint8[B, H, W]. Neither knows nor changes other extras.
@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
-from reader.store import ImageBatch
+from reader.store import Batch, ImageBatch, RaggedBatch
+from reader.transforms.kernels.pixel_ops import tensor_on
 
 
 def with_moved_boxes(
@@ -64,14 +65,27 @@ def masks_in(extras: TensorDict | None) -> torch.Tensor | None:
     return masks
 
 
+def refuse_labels(transform: object, batch: Batch) -> None:
+    """Refuse rows with boxes or masks.
+
+    Raises:
+        ValueError: the batch has some.
+    """
+    has_masks = isinstance(batch, RaggedBatch) and batch.mask_offsets is not None
+    if has_masks or (batch.extras is not None and not {"boxes", "masks"}.isdisjoint(dict(batch.extras.items()))):
+        raise ValueError(f"{type(transform).__name__} takes no rows with boxes or masks.")
+
+
 def labels_in_place(batch: ImageBatch, index: torch.Tensor, part: ImageBatch) -> dict[str, Any]:
     """Return the content and extras of a batch, with those of rows int64[P] replaced by a part's.
 
     Those of other rows stay the same, to the bit.
     """
     content, extras = batch.content, batch.extras
-    if content is not None and part.content is not None:
-        content = content.index_copy(0, index, part.content)
+    if content is not None:
+        height, width = part.pixels.shape[1:3]
+        whole = tensor_on(content.device, [[0, 0, height, width]], content.dtype).expand(len(index), -1)
+        content = content.index_copy(0, index, whole if part.content is None else part.content)
     if extras is not None and part.extras is not None:
         extras = extras.clone(recurse=False)
         for name, value in part.extras.items():

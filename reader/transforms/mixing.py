@@ -12,6 +12,7 @@ from reader.described import Described
 from reader.host_values import on_host
 from reader.store import ImageBatch, replaced
 from reader.transforms.kernels.pixel_ops import in_parts, tensor_on
+from reader.transforms.labels import refuse_labels
 from reader.transforms.program import RowTransform
 from reader.transforms.random import (
     CUTMIX,
@@ -130,8 +131,7 @@ class _PairMix(Described):
             raise ValueError(
                 "the images have sizes of their own: let RandomResizedCrop or ResizeCenterCrop come first."
             )
-        if batch.extras is not None and not {"boxes", "masks"}.isdisjoint(dict(batch.extras.items())):
-            raise ValueError(f"{type(self).__name__} mixes images and classes: it takes no rows with boxes or masks.")
+        refuse_labels(self, batch)
 
     def _share(self, batch: ImageBatch, first_stream: int) -> torch.Tensor:
         """Draw the weight of an image's own pixels, beta distributed: float64[1, 1], by the first row; 1 without rows."""

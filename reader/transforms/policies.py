@@ -11,9 +11,10 @@ import re
 import torch
 
 from reader.store import ImageBatch, replaced
-from reader.transforms.affine import POINTWISE, grid_lines, inverse_matrices, moved_labels
+from reader.transforms.affine import POINTWISE, grid_lines, inverse_matrices
 from reader.transforms.fills import Fill
 from reader.transforms.kernels import pixel_ops
+from reader.transforms.labels import refuse_labels
 from reader.transforms.program import STEPS, Program, RowTransform
 from reader.transforms.random import (
     RAND_AUGMENT,
@@ -61,36 +62,28 @@ PolicySteps = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 class Policy(RowTransform):
-    """Draws operations with magnitudes for each image, and applies them one after the other.
-
-    Boxes, masks and content move with shears, shifts and rotations.
-    """
+    """Draws operations with magnitudes for each image, and applies them one after the other; refuses boxes and masks."""
 
     def __init__(self, interpolation: str, fill: Fill, seed: int) -> None:
         self.interpolation, self.fill, self.seed = one_of("interpolation", interpolation, POINTWISE), fill, seed
 
     def _changed(self, batch: ImageBatch) -> ImageBatch:
+        refuse_labels(self, batch)
         pixel_ops.check_channels(self, batch)
         return self.applied(batch, self.drawn(host_batch(batch)))
 
     def applied(self, batch: ImageBatch, steps: PolicySteps) -> ImageBatch:
-        """Apply operations with magnitudes, step by step, and move boxes, masks and content with the pixels."""
+        """Apply operations with magnitudes, step by step."""
         if not steps:
             return batch
         size = batch.pixels.shape[1:3]
-        matrices = [_matrices(batch, operation, magnitude) for operation, magnitude in steps]
-        lines = [grid_lines(each, *size) for each in matrices]
         kinds = torch.tensor([STEPS[_KINDS[name] or self.interpolation] for name in OPERATIONS], device="cpu")
         program = Program(
             torch.stack([kinds[operation] for operation, _ in steps], 1),
-            torch.stack([_numbers(*step, each) for step, each in zip(steps, lines, strict=True)], 1),
+            torch.stack([_numbers(*step, grid_lines(_matrices(batch, *step), *size)) for step in steps], 1),
             self.fill,
         )
-        pixels = program.run(batch.pixels)
-        if batch.content is not None or batch.extras is not None:
-            for each in matrices:
-                batch = moved_labels(batch, each, self.fill)
-        return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)
+        return replaced(batch, pixels=program.run(batch.pixels), content=None, extras=batch.extras)
 
     def drawn(self, batch: ImageBatch) -> PolicySteps:
         """Draw the operations of a call, step by step; batch: on the host, its pixels are not read."""

@@ -9,6 +9,7 @@ import torch
 from reader.described import Described
 from reader.store import ImageBatch, RaggedBatch
 from reader.transforms.composition import Compose, Transform, checked_transforms, distinct
+from reader.transforms.labels import refuse_labels
 from reader.transforms.random import integer
 from reader.transforms.random_crops import RandomResizedCrop
 
@@ -44,7 +45,12 @@ class MultiView(Described):
                 )
 
     def __call__(self, batch: ImageBatch | RaggedBatch) -> tuple[list[torch.Tensor], torch.Tensor]:
-        """Return the views and the targets."""
+        """Return the views and the targets.
+
+        Raises:
+            ValueError: the rows have boxes or masks.
+        """
+        refuse_labels(self, batch)
         result = [view(batch) for view in self.transforms]
         return [view.images if isinstance(view, ImageBatch) else view for view in result], batch.targets
 

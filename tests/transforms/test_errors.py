@@ -171,6 +171,13 @@ def flat_masks() -> ImageBatch:
     return batch
 
 
+def masked(count: int) -> ImageBatch:
+    """Make rows of one size with masks, and nothing else."""
+    batch = labelled(count)
+    batch.extras = batch.extras.select("masks")
+    return batch
+
+
 FLOATS = Normalize([0], [1])
 MASKS = "of images with sizes of their own takes no masks, which the rows have"
 # called wrong
@@ -210,7 +217,21 @@ ROWS: list[tuple[Callable[[], Any], str]] = [
     (lambda: CutMix(num_classes=5)(pictures()), "^CutMix has num_classes=5, and a target is 11, expected less"),
     (
         lambda: CutMix(num_classes=40)(labelled()),
-        "CutMix mixes images and classes: it takes no rows with boxes or masks",
+        "CutMix takes no rows with boxes or masks",
+    ),
+    *(
+        (lambda transform=transform, batch=batch: transform(batch), r"^\w+ takes no rows with boxes or masks\.")
+        for transform in (
+            RandomAffine(9),
+            RandomRotation(9),
+            RandAugment(0),
+            TrivialAugmentWide(),
+            TimmRandAugment(),
+            RandomApply([RandomRotation(9)], 1),
+            MultiView([RandomResizedCrop(8)]),
+            MultiCrop(),
+        )
+        for batch in (labelled(2), masked(2), detections(2))
     ),
     (lambda: MixUp(num_classes=40)(detections()), "the images have sizes of their own: let RandomResizedCrop"),
     *(
