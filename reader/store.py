@@ -103,7 +103,7 @@ class RaggedBatch(TensorClass):
         return image.view(channels, height, width).movedim(0, -1) if is_planes else image.view(height, width, channels)
 
     def mask(self, index: int) -> torch.Tensor | None:
-        """Return the mask of the image at index, a view uint8[H, W]; None if the batch has no masks.
+        """Return the mask of the image at index, uint8[H, W], a view if pixels are uint8; None if the batch has no masks.
 
         Raises:
             StoreError: it is outside the pixels.
@@ -114,7 +114,7 @@ class RaggedBatch(TensorClass):
         start = int(self.offsets[index]) + height * width * channels
         if int(self.mask_offsets[index]) != start or start + height * width > len(self.pixels):
             raise StoreError(f"mask {index} is not after its image: the store is damaged. Copy it again.")
-        return self.pixels[start : start + height * width].view(height, width)
+        return self.pixels[start : start + height * width].view(height, width).to(torch.uint8)
 
     @property
     def images(self) -> list[torch.Tensor]:
@@ -166,6 +166,16 @@ def batch_around(pixels: torch.Tensor, **columns: torch.Tensor | TensorDict | No
     given = {"pixels": pixels} | {name: value for name, value in columns.items() if value is not None}
     batch: ImageBatch = ImageBatch.from_tensordict(TensorDict(given, batch_size=pixels.shape[:-3]))
     return batch
+
+
+def row_of(batch: RaggedBatch, row: int) -> ImageBatch:
+    """Return one row, as a view: an ImageBatch without a batch dimension."""
+    extras, mask = None if batch.extras is None else batch.extras[row], batch.mask(row)
+    if mask is not None:
+        extras = TensorDict({**({} if extras is None else extras), "masks": mask}, batch_size=[])
+    rows, origin = (None if each is None else each[row] for each in (batch.rows, batch.origin))
+    image, target = batch.image(row), batch.targets[row]
+    return ImageBatch(pixels=image, targets=target, extras=extras, rows=rows, origin=origin, batch_size=[])
 
 
 def replaced(

@@ -12,8 +12,7 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from reader.epoch import with_origin
-from reader.memory.row_table import row_of
-from reader.store import Batch, ImageBatch, Images, RaggedBatch, Targets
+from reader.store import Batch, ImageBatch, Images, RaggedBatch, Targets, row_of
 
 
 def joined(samples: list[Any]) -> Any:

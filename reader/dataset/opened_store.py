@@ -27,11 +27,11 @@ from reader.format.row_values import RowValues
 from reader.format.samples import read_line, read_source_paths
 from reader.memory.places import InFile, InMemory, Memory, Place, Remote
 from reader.memory.raw_file import RawFile
-from reader.memory.row_table import Columns, RowTable, row_of
+from reader.memory.row_table import Columns, RowTable
 from reader.memory.spans import Layout, Spans
 from reader.memory.threads import Copies
 from reader.rows import Rows
-from reader.store import NEEDS_RAW, Batch, RaggedBatch, map_tensor, names_targets, store_of
+from reader.store import NEEDS_RAW, Batch, RaggedBatch, map_tensor, names_targets, row_of, store_of
 
 
 class OpenedStore:

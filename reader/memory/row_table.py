@@ -192,15 +192,6 @@ def _viewed(batch: RaggedBatch, start: int, stop: int) -> RaggedBatch:
     )
 
 
-def row_of(batch: RaggedBatch, row: int) -> ImageBatch:
-    """Return one row, as a view: an ImageBatch without a batch dimension."""
-    extras, mask = None if batch.extras is None else batch.extras[row], batch.mask(row)
-    if mask is not None:
-        extras = TensorDict({**({} if extras is None else extras), "masks": mask}, batch_size=[])
-    rows = None if batch.rows is None else batch.rows[row]
-    return ImageBatch(pixels=batch.image(row), targets=batch.targets[row], extras=extras, rows=rows, batch_size=[])
-
-
 def _pieces(ends: Rows) -> list[tuple[int, int]]:
     """Cut rows that end at these bytes into pieces for one thread each: [(first, stop), ...]."""
     if not len(ends):

@@ -11,7 +11,7 @@ from reader import compiled
 from reader.format.manifest import Manifest
 from reader.store import Batch, ImageBatch, RaggedBatch, replaced
 from reader.transforms.kernels.regions import floats
-from reader.transforms.program import STEPS, LevelTransform, Program, refuse_masks
+from reader.transforms.program import STEPS, LevelTransform, Program
 from reader.transforms.random import (
     COLOR_JITTER,
     COLOR_ORDER,
@@ -90,7 +90,6 @@ class Normalize(torch.nn.Module):
 
         Raises:
             TypeError: its pixels are floats already; or it is of another type, such as a list, or a batch with its targets.
-            ValueError: images of different sizes have masks.
         """
         if isinstance(images, Batch):
             return self._normalized(images)
@@ -118,7 +117,6 @@ class Normalize(torch.nn.Module):
     def _normalized(self, batch: ImageBatch | RaggedBatch) -> ImageBatch | RaggedBatch:
         check_batch(self, batch)
         if isinstance(batch, RaggedBatch):
-            refuse_masks(self, batch)
             return floats(batch, self._floats)
         pixels = compiled.floats_of(batch.pixels, self._floats)
         if pixels is None:

@@ -111,7 +111,7 @@ class RandomApply(TransformGroup):
         check_batch(self, batch)
         here = host_batch(batch)
         if has_program(self):
-            return changed(batch, self.program(here), self)
+            return changed(batch, self.program(here))
         is_chosen = self._chosen(here)
         if self.needs_full_batch:
             return apply_in_turn(self.transforms, batch) if len(batch) and is_chosen[0] else batch
@@ -171,7 +171,7 @@ def apply_in_turn(transforms: Sequence[Transform], batch: Any) -> Any:
             batch = view.batch()
         elif kind == "program" and isinstance(batch, Batch):
             check_batch(run[0], batch)
-            batch = changed(batch, _program(run, host_batch(batch)), run[0])
+            batch = changed(batch, _program(run, host_batch(batch)))
         else:
             for transform in run:
                 batch = transform(batch)

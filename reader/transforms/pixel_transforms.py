@@ -15,7 +15,7 @@ from reader.described import Described
 from reader.store import ImageBatch, RaggedBatch, replaced
 from reader.transforms.kernels import pixel_ops
 from reader.transforms.kernels.regions import by_image
-from reader.transforms.program import STEPS, LevelTransform, Program, refuse_masks
+from reader.transforms.program import STEPS, LevelTransform, Program
 from reader.transforms.random import (
     AUTOCONTRAST,
     BLUR,
@@ -79,12 +79,11 @@ class Grayscale(Described):
         """Return uint8 pixels of num_output_channels.
 
         Raises:
-            ValueError: the images have neither 1 nor 3 channels, or images of different sizes have masks.
+            ValueError: the images have neither 1 nor 3 channels.
         """
         check_batch(self, batch)
         pixel_ops.check_channels(self, batch)
         if isinstance(batch, RaggedBatch):
-            refuse_masks(self, batch)
             return by_image(batch, lambda _, image: self._changed(image[None])[0])
         pixels = pixel_ops.in_parts(self._changed, batch.pixels)
         return replaced(batch, pixels=pixels, content=batch.content, extras=batch.extras)

@@ -15,12 +15,11 @@ import torch
 from reader import compiled
 from reader.described import Described
 from reader.host_values import sent
-from reader.store import ImageBatch, RaggedBatch, replaced
+from reader.store import ImageBatch, RaggedBatch, replaced, row_of
 from reader.transforms.fills import Fill, levels_beyond
 from reader.transforms.kernels import pixel_ops
 from reader.transforms.kernels.regions import by_image, written
 from reader.transforms.kernels.warping import warped
-from reader.transforms.labels import masks_in
 from reader.transforms.random import check_batch, host_batch
 
 # Maps images uint8[B, C, H, W] and a step's numbers float32[B, 6] to uint8[B, C, H, W].
@@ -142,11 +141,10 @@ class LevelTransform(Described):
         """Return uint8 pixels of the same shape.
 
         Raises:
-            ValueError: the images have neither 1 nor 3 channels, and torchvision's transform needs that, or images of different
-                sizes have masks.
+            ValueError: the images have neither 1 nor 3 channels, and torchvision's transform needs that.
         """
         check_batch(self, batch)
-        return changed(batch, self.program(host_batch(batch)), self)
+        return changed(batch, self.program(host_batch(batch)))
 
 
 class RowTransform(Described):
@@ -156,7 +154,7 @@ class RowTransform(Described):
         """Return a batch of the same shapes.
 
         Raises:
-            ValueError: images of different sizes have masks, or the transform does not take these channels or sizes.
+            ValueError: the rows have boxes or masks that would have to move, or the transform does not take these channels.
         """
         check_batch(self, batch)
         return changed_by_row(self, batch) if isinstance(batch, RaggedBatch) else self._changed(batch)
@@ -165,47 +163,26 @@ class RowTransform(Described):
         raise NotImplementedError
 
 
-def changed(batch: ImageBatch | RaggedBatch, program: Program, transform: object) -> Any:
+def changed(batch: ImageBatch | RaggedBatch, program: Program) -> Any:
     """Return the batch with its pixels changed by a program."""
     if isinstance(batch, RaggedBatch):
-        refuse_masks(transform, batch)
         return program.run_each(batch)
     return replaced(batch, pixels=program.run(batch.pixels), content=batch.content, extras=batch.extras)
 
 
 def changed_by_row(transform: Callable[[ImageBatch], Any], batch: RaggedBatch) -> RaggedBatch:
-    """Call a transform with each image as a batch of one; boxes move along.
-
-    Raises:
-        ValueError: the batch has masks.
-    """
-    refuse_masks(transform, batch)
-    made: list[ImageBatch] = []
+    """Call a transform that keeps sizes with each image as a batch of one; boxes and masks move along."""
+    result: RaggedBatch = batch.replace(pixels=compiled.copied(batch.pixels))
+    of_rows: list[Any] = []
     for n in range(len(batch)):
-        at = slice(n, n + 1)
-        columns = {
-            name: None if (each := getattr(batch, name)) is None else each[at] for name in ("rows", "origin", "extras")
-        }
-        pixels = batch.image(n)[None].contiguous()
-        made.append(transform(ImageBatch(pixels=pixels, targets=batch.targets[at], **columns, batch_size=[1])))
-    result = by_image(batch, lambda n, _: made[n].pixels[0])
-    of_rows: list[Any] = [each.extras for each in made]
-    extras = batch.extras if batch.extras is None or not made else torch.cat(of_rows)
+        made = transform(row_of(batch, n)[None])
+        result.image(n).copy_(made.pixels[0])
+        if (mask := result.mask(n)) is not None:
+            mask.copy_(made.extras.pop("masks")[0])
+        of_rows.append(made.extras)
+    extras: Any = torch.cat(of_rows) if batch.extras is not None and of_rows else batch.extras
     changed: RaggedBatch = result.replace(extras=extras)
     return changed
-
-
-def refuse_masks(transform: object, batch: RaggedBatch) -> None:
-    """Refuse masks of images that keep sizes of their own.
-
-    Raises:
-        ValueError: the batch has some.
-    """
-    if batch.mask_offsets is not None or masks_in(batch.extras) is not None:
-        raise ValueError(
-            f"{type(transform).__name__} of images with sizes of their own takes no masks, which the rows have. Let"
-            " RandomResizedCrop, Resize((height, width)) or ResizeCenterCrop come first."
-        )
 
 
 def _kernel(name: str, fill: Sequence[float] | None, first: list[float]) -> _Kernel:

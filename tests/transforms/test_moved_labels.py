@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -17,16 +18,23 @@ from reader import ImageBatch, RaggedBatch, from_torchvision, transforms
 from reader.store import replaced
 from reader.transforms import (
     CenterCrop,
+    ColorJitter,
     Compose,
     FixedSizeCrop,
+    GaussianBlur,
+    Grayscale,
+    Normalize,
     Pad,
     RandAugment,
     RandomApply,
     RandomCrop,
+    RandomErasing,
     RandomHorizontalFlip,
+    RandomInvert,
     RandomResizedCrop,
     RandomRotation,
     RandomShortestSize,
+    RandomSolarize,
     RandomVerticalFlip,
     Resize,
     ResizeCenterCrop,
@@ -286,6 +294,51 @@ def test_images_of_their_own_sizes_move_as_those_of_one_size_do(recipe: list[Any
         assert torch.equal(found.mask(n) if isinstance(found, RaggedBatch) else found.extras["masks"][n], mask)
         assert torch.equal(found.images[n], alone.images[0])
         torch.testing.assert_close(found.extras["boxes"][n], alone.extras["boxes"][0])
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+@pytest.mark.parametrize(
+    "transform",
+    [
+        ColorJitter(0.4, 0.4, 0.4, 0.1),
+        Grayscale(),
+        GaussianBlur(3),
+        RandomSolarize(99),
+        RandomErasing(1, value="random"),
+        RandomApply([RandomInvert(1)]),
+        RandomApply([RandomErasing(1)]),
+        Normalize([0.4], [0.2]),
+        Normalize([0.4], [0.2], torch.bfloat16),
+    ],
+    ids=repr,
+)
+def test_boxes_and_masks_of_images_of_their_own_sizes_stay_where_no_pixel_moves(
+    transform: Any, is_compiled: bool
+) -> None:
+    plain = detections(8)
+    plain.origin = torch.arange(24).view(8, 3)
+    batch = with_masks(plain)
+    given = batch.clone()
+    with contextlib.nullcontext() if is_compiled else by_torch():
+        found, expected = transform(batch), transform(plain)
+    for n in range(8):
+        assert torch.equal(found.images[n], expected.images[n])
+        assert torch.equal(found.mask(n), batch.mask(n))
+    assert (found.extras == batch.extras).all()
+    assert torch.equal(batch.pixels, given.pixels)
+    assert torch.equal(found.shapes, expected.shapes)
+
+
+def test_a_flip_of_some_images_of_their_own_sizes_moves_their_boxes_and_masks() -> None:
+    batch = with_masks(detections(24))
+    made, flipped = RandomApply([RandomHorizontalFlip(1)])(batch), RandomHorizontalFlip(1)(batch)
+    is_flipped = [not torch.equal(made.mask(n), batch.mask(n)) for n in range(24)]
+    assert 5 < sum(is_flipped) < 19
+    for n in range(24):
+        source = flipped if is_flipped[n] else batch
+        assert torch.equal(made.images[n], source.images[n])
+        assert torch.equal(made.mask(n), source.mask(n))
+        assert torch.equal(made.extras["boxes"][n], source.extras["boxes"][n])
 
 
 def test_fixed_size_crop_is_that_of_the_references() -> None:

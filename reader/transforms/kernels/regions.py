@@ -151,15 +151,13 @@ def written(
     """Call write(n, uint8[H, W, C], out) for several images at once, with room for as many numbers of a type in out."""
     if not len(batch):
         return batch
-    counts = batch.shapes.long().prod(1)
-    ends = counts.cumsum(0)
-    places = ends - counts
-    result = compiled.memory(int(ends[-1]), dtype.itemsize).view(dtype)[:, 0]
-    out, starts, stops = result.numpy(), places.tolist(), ends.tolist()
+    ends = batch.shapes.long().prod(1).cumsum(0).tolist()
+    result = compiled.memory(ends[-1], dtype.itemsize).view(dtype)[:, 0]
+    out, starts = result.numpy(), [0, *ends]
     compiled.for_each(
-        lambda n: write(n, batch.image(n).numpy(), out[starts[n] : stops[n]]), len(batch), dtype.itemsize * len(result)
+        lambda n: write(n, batch.image(n).numpy(), out[starts[n] : ends[n]]), len(batch), dtype.itemsize * len(result)
     )
-    return with_pixels(batch, result, places)
+    return _with_pixels(batch, result, batch.shapes)
 
 
 def by_image(batch: RaggedBatch, change: Callable[[int, torch.Tensor], torch.Tensor]) -> RaggedBatch:
@@ -169,9 +167,7 @@ def by_image(batch: RaggedBatch, change: Callable[[int, torch.Tensor], torch.Ten
     result = [change(n, batch.image(n)) for n in range(len(batch))]
     flat = [(image.movedim(-1, 0) if image.is_floating_point() else image).reshape(-1) for image in result]
     shapes = tensor_on(batch.shapes.device, [image.shape for image in result], batch.shapes.dtype)
-    counts = shapes.long().prod(1)
-    changed: RaggedBatch = with_pixels(batch, torch.cat(flat), counts.cumsum(0) - counts).replace(shapes=shapes)
-    return changed
+    return _with_pixels(batch, torch.cat(flat), shapes)
 
 
 def floats(batch: RaggedBatch, of_levels: Callable[[torch.Tensor], torch.Tensor]) -> RaggedBatch:
@@ -185,7 +181,15 @@ def floats(batch: RaggedBatch, of_levels: Callable[[torch.Tensor], torch.Tensor]
     return written(batch, torch.float32, lambda _, image, out: compiled.floats_into(image, of_level, out))
 
 
-def with_pixels(batch: RaggedBatch, pixels: torch.Tensor, offsets: torch.Tensor) -> RaggedBatch:
-    """Return a batch with pixels of images of the same sizes, without masks."""
-    result: RaggedBatch = batch.replace(pixels=pixels, offsets=offsets, mask_offsets=None)
+def _with_pixels(batch: RaggedBatch, pixels: torch.Tensor, shapes: torch.Tensor) -> RaggedBatch:
+    """Return a batch with the pixels of changed images, one after the other, and the same masks."""
+    counts, mask_offsets = shapes.long().prod(1), None
+    offsets = counts.cumsum(0) - counts
+    if batch.mask_offsets is not None:
+        pairs = [(image, batch.mask(n)) for n, image in enumerate(pixels.split(counts.tolist()))]
+        pixels = torch.cat([part.reshape(-1) for pair in pairs for part in pair if part is not None])
+        areas = shapes[:, :2].long().prod(1)
+        offsets += areas.cumsum(0) - areas
+        mask_offsets = offsets + counts
+    result: RaggedBatch = batch.replace(pixels=pixels, shapes=shapes, offsets=offsets, mask_offsets=mask_offsets)
     return result
