@@ -34,7 +34,7 @@ from packer.errors import OptionsError, PackError
 from packer.inputs.splits import is_split, split_of, stores_in
 from packer.option_names import OVERWRITE, Option
 from packer.store import journal as journals
-from packer.store.files import copy_access, remove_tree, sync_folder, write_atomically
+from packer.store.files import remove_tree, sync_folder, write_atomically
 from packer.store.lock import LOCK, Lock
 from packer.store.parts import PARTS
 from packer.store.state import (
@@ -201,7 +201,7 @@ class Folder:
         with self.held():
             self.check(splits)
             if self.replaces:
-                copy_access(self.out, self.stage)  # before a row of a private store is written
+                shutil.copymode(self.out, self.stage)  # before a row of a private store is written
             if not self.is_inside and self.out.is_dir():  # made since the stage, perhaps a mount point
                 self._check_renames()
             headers = map(journals.header_of, self.unfinished)
@@ -317,7 +317,7 @@ class Folder:
             self._move_in()
         elif self.replaces:
             for store in self.finished:
-                copy_access(store, self.stage / split_of(store, self.out))
+                shutil.copymode(store, self.stage / split_of(store, self.out))
             write_atomically(self.stage / REPLACING, b"")
             replaced = self.stage
             if not _exchange(self.stage, self.out):

@@ -5,11 +5,9 @@ Knows nothing about their content.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import shutil
-import stat
 from pathlib import Path
 
 from reader.format.filesystem import error_path
@@ -62,20 +60,6 @@ def sync_names(out: Path) -> None:
         if above.stat().st_dev != device:
             return
         sync_folder(above)
-
-
-def copy_access(old: Path, new: Path) -> None:
-    """Give a folder the mode, owner and access control lists of another, as far as this user may."""
-    status = old.stat()
-    with contextlib.suppress(PermissionError):  # another's folder, in which this user may write
-        os.chown(new, status.st_uid, status.st_gid)
-    os.chmod(new, stat.S_IMODE(status.st_mode))
-    for name in ("system.posix_acl_access", "system.posix_acl_default"):
-        try:
-            os.setxattr(new, name, os.getxattr(old, name))
-        except OSError as e:
-            if e.errno not in (errno.ENODATA, errno.ENOTSUP):
-                raise
 
 
 def remove_tree(folder: Path) -> None:
