@@ -51,7 +51,7 @@ def read_table(path: Path, classes: tuple[str, ...] | None, options: InputOption
                 known = ", ".join(record) or "none"
                 raise ScanError(
                     f"{unit} {line} of {path} has no column {column or 'path'!r}. It has: {known}."
-                    f" {Option('path_column')} names another."
+                    f" {Option('path_column')} of pack names another."
                 )
             lines.append(line)
             names.append(check_path(record.pop(column), f"{unit} {line} of {path}"))

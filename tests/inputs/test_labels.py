@@ -156,7 +156,7 @@ WRONG = [
     ("l.csv", "path,label\na.jpg\n", {}, "line 2 of .*l.csv has 1 cells, its header has 2"),
     ("l.csv", 'path,label\n"a.jpg,1\n', {}, "line 2 of .*l.csv is not valid csv"),
     ("l.csv", "a.jpg,cat\nb.jpg,dog\n", {}, "line 1 of .*l.csv has 'a.jpg' where the names of columns are expected"),
-    ("l.csv", "x,label\na.jpg,cat\n", {}, "line 2 of .* has no column 'path'. It has: x, label. path_column names another"),
+    ("l.csv", "x,label\na.jpg,cat\n", {}, "line 2 of .* has no column 'path'. It has: x, label. path_column of pack"),
     ("l.csv", "path,a,a\nx,1,2\n", {}, "line 1 of .*, the header, names the column 'a' twice"),
     ("l.csv", "path\n", {}, "names no image"),
     ("l.csv", "path,label\n,cat\n", {}, "line 2 of .* has '' as path. Expected the path of an image"),
