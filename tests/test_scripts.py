@@ -23,12 +23,10 @@ NEEDS_GPU = {"bus_bytes", "gpu"}
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The reports of all benchmarks, of one run on tiny data."""
-    done = program(
-        "scripts.bench", "--quick", "--json", "--work", tmp_path_factory.mktemp("work"), CUDA_VISIBLE_DEVICES=""
-    )
+    work, out = tmp_path_factory.mktemp("work"), tmp_path_factory.mktemp("out")
+    done = program("scripts.bench", "--quick", "--work", work, "--out", out, CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in out.iterdir()}
 
 
 @pytest.mark.slow
@@ -90,12 +88,19 @@ def test_a_wrong_result_is_never_timed_and_a_lack_is_said() -> None:
     assert table({"name": "gpu", "question": "How fast?", "skipped": "no GPU"}).endswith("Not measured: no GPU.")
 
 
-def test_readme_has_the_chart_and_the_cost_of_the_figures_that_are_kept() -> None:
-    report = json.loads(page.FIGURES.read_text(encoding="utf-8"))
-    text = page.README.read_text(encoding="utf-8")
+def test_readme_shows_the_figures_that_are_kept() -> None:
+    figures, text = page.FIGURES / "imagefolder.json", page.README.read_text(encoding="utf-8")
+    report = json.loads(figures.read_text(encoding="utf-8"))
     assert page.filled(text, report) == text, "python -m scripts.bench.page writes it again"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("imagefolder", r"[\d,]+ images/s: \d+ min an epoch"), ("peers", r"[\d,]+, \d+ kB an image")]
+)
+def test_charts_show_the_figures_that_are_kept(name: str, shown: str) -> None:
+    report = json.loads((page.FIGURES / f"{name}.json").read_text(encoding="utf-8"))
     for mode in page.COLORS:
-        drawn = page.chart(report, mode)
-        assert page.FIGURES.with_name(f"imagefolder-{mode}.svg").read_text(encoding="utf-8") == drawn
+        drawn = page.chart(mode, *getattr(page, name)(report))
+        assert (page.FIGURES / f"{name}-{mode}.svg").read_text(encoding="utf-8") == drawn
         texts = ["".join(node.itertext()) for node in ElementTree.fromstring(drawn).iter() if node.tag.endswith("text")]
-        assert re.fullmatch(r"[\d,]+ images/s: \d+ min an epoch", texts[4])
+        assert re.fullmatch(shown, texts[2]), texts

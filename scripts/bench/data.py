@@ -42,9 +42,7 @@ def photographs(lab: Lab, count: int, size: tuple[int, int] | None = None) -> Pa
         for number in range(count):
             name = CLASSES[number % len(CLASSES)]
             # evenly over the list, so that even a few photographs have all classes
-            picked = (
-                given[number % len(given) if count >= len(given) else number * len(given) // count] if given else None
-            )
+            picked = given[number * len(given) // count] if given else None
             path = folder / (picked.parent.name if picked else name) / f"{number:06}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
             if picked or number >= DRAWN:
@@ -109,12 +107,6 @@ def in_child(call: Callable[..., Any], *arguments: Any) -> Any:
     process.join()
     require(process.exitcode == 0, f"a measuring process ended with {process.exitcode}.")
     return answer.get()
-
-
-def memory_bytes(pid: int | str, *fields: str) -> int:
-    """Add up fields of /proc/PID/smaps_rollup, such as Private_Dirty."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.partition(":")[0] in fields)
 
 
 def imported(name: str, package: str) -> Any:

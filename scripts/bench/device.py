@@ -17,12 +17,13 @@ from PIL import Image
 from tensordict import TensorDict
 from torch import nn
 from torch.utils import _pytree as pytree
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, default_collate
 
 import pixpack
 from pixpack.transforms import ColorJitter, Compose, Normalize, RandomHorizontalFlip, RandomResizedCrop
 from scripts.bench.data import drain, imported, made_once, photographs, random_data
 from scripts.bench.harness import Lab, Skip, Way, bench, require
+from scripts.bench.reading import RowsAtOnce, as_it_is
 
 SIDE, BATCH, STEP_SECONDS = 224, 256, 0.03
 # height x width and batches of the slides "How to efficiently send images to GPU"
@@ -68,16 +69,6 @@ class Stages:
         return "".join(places.get(place, ".") for place in range(min(100, max(places) + 1)))
 
 
-class RowsOfBatches(Dataset):
-    """A batch of rows at once; its sampler gives lists of rows."""
-
-    def __init__(self, pixels: np.ndarray) -> None:
-        self.pixels = pixels
-
-    def __getitem__(self, rows: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(self.pixels[rows])
-
-
 class SevenLoaders:
     """Loaders of the same batches, uint8[B, H, W, C] on a device, which report their stages."""
 
@@ -107,7 +98,7 @@ class SevenLoaders:
 
     def workers(self, stage: Stages, ahead: int = 1) -> Batches:
         kept: dict[str, Any] = {"num_workers": 2, "prefetch_factor": ahead, "pin_memory": self.device.type == "cuda"}
-        loader = DataLoader(RowsOfBatches(self.pixels), batch_size=None, sampler=self.orders, **kept)
+        loader = DataLoader(RowsAtOnce(self.pixels), batch_sampler=self.orders, collate_fn=as_it_is, **kept)
         return (self._sent(stage, batch) for batch in loader)
 
     def queue(self, stage: Stages) -> Batches:
@@ -415,33 +406,13 @@ def kernels(lab: Lab) -> Iterator[Way]:
         compiled = _compile(lab, function)
         metrics.reset()
         torch.testing.assert_close(compiled(given), function(given), rtol=2e-2, atol=2e-2)
-        operators = _operators(partial(function, given))
-        yield Way(
-            f"{name}, one by one", partial(function, given), base=f"{name}, one by one", columns={"kernels": operators}
-        )
+        yield Way(f"{name}, one by one", partial(function, given), base=f"{name}, one by one")
         columns = {"kernels": metrics.generated_kernel_count}
         yield Way(f"{name}, torch.compile", partial(compiled, given), base=f"{name}, one by one", columns=columns)
 
 
 def _pointwise(x: torch.Tensor) -> torch.Tensor:
     return torch.sigmoid(torch.cos(torch.sin(x * 1.5 + 0.5)))
-
-
-def _operators(call: Callable[[], Any]) -> int:
-    """Count the operators that run, views left out: each is a pass over memory of its own."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    seen = []
-
-    class Count(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if not func.is_view:
-                seen.append(func)
-            return func(*args, **(kwargs or {}))
-
-    with Count():
-        call()
-    return len(seen)
 
 
 @bench(

@@ -221,15 +221,14 @@ def main() -> int:
     parser.add_argument("--cpu-time", action="store_true", help="rates of a CPU second: they hold on a busy machine")
     parser.add_argument("--images", type=Path, metavar="DIR", help="photographs of your own, in class folders")
     parser.add_argument("--work", type=Path, metavar="DIR", help="keep what is made there, for the next run")
-    parser.add_argument("--json", action="store_true", help="print one JSON object in place of the tables")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write NAME.json there, and what a benchmark draws")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write NAME.json there")
     options = parser.parse_args()
     if unknown := [name for name in options.names if name not in BENCHES]:
         parser.error(f"{unknown[0]} is no benchmark. Expected: {', '.join(BENCHES)}")
     if options.threads:
         torch.set_num_threads(options.threads)
     command = f"`{shlex.join(['python', '-m', 'scripts.bench', *sys.argv[1:]])}`, {machine()}"
-    clock, reports = cpu_seconds if options.cpu_time else time.perf_counter, {}
+    clock = cpu_seconds if options.cpu_time else time.perf_counter
     for name in options.names or BENCHES:
         with tempfile.TemporaryDirectory(prefix="pixpack-bench-") as folder:
             lab = Lab(options.work or Path(folder), options.quick, options.images)
@@ -241,14 +240,11 @@ def main() -> int:
             except (WrongResult, ValueError) as e:
                 say(f"{name}: {e}")
                 return 1
-        reports[name] = report | {"command": command}
-        if not options.json:
-            print(f"{table(report)}\n\n{command}\n", flush=True)
+        print(f"{table(report)}\n\n{command}\n", flush=True)
         if options.out:
             options.out.mkdir(parents=True, exist_ok=True)
-            (options.out / f"{name}.json").write_text(json.dumps(reports[name], indent=1) + "\n", encoding="utf-8")
-    if options.json:
-        print(json.dumps(reports))
+            text = json.dumps(report | {"command": command}, indent=1) + "\n"
+            (options.out / f"{name}.json").write_text(text, encoding="utf-8")
     return 0
 
 
@@ -256,7 +252,8 @@ def _seconds(way: Way, calls: int, clock: Callable[[], float]) -> float:
     assert way.call
     if way.before:
         way.before()
-    # a garbage collection would be charged to the current way
+    # neither the writing of an earlier way's files nor a garbage collection is charged to this one
+    os.sync()
     gc.disable()
     _wait_for_device()
     started = clock()

@@ -24,7 +24,7 @@ from reader import ImageBatch
 from scripts import environment
 from scripts.bench.data import drain, imported, in_processes, made_once, photographs
 from scripts.bench.harness import Lab, Skip, Way, bench, require
-from scripts.bench.reading import ResizedFolder, as_it_is
+from scripts.bench.reading import ResizedFolder
 
 SIDE, WORKERS = 224, 2
 LARGE = (4000, 3000)
@@ -194,7 +194,7 @@ def folder_or_memmap(lab: Lab) -> Iterator[Way]:
             group = f"{height} x {width}, batches of {batch} to {device}"
             loaders = {
                 "JPEG folder": DataLoader(folder, batch, shuffle=True, **kept),
-                "tensorclass": DataLoader(mapped, batch, shuffle=True, collate_fn=_pixels, **kept),
+                "tensorclass": DataLoader(mapped, batch, shuffle=True, collate_fn=lambda rows: rows.pixels, **kept),
             }
             for name, loader in loaders.items():
                 send = partial(_send, loader, device)
@@ -220,10 +220,6 @@ class DecodedFolder(ResizedFolder):
 
 def _devices() -> list[str]:
     return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-
-
-def _pixels(batch: Any) -> torch.Tensor:
-    return as_it_is(batch).pixels
 
 
 def _send(loader: DataLoader, device: str) -> None:

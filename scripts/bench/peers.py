@@ -16,9 +16,12 @@ from torch.utils.data import DataLoader
 import pixpack
 from scripts.bench.data import drain, imported, photographs, torchvision
 from scripts.bench.harness import Lab, Way, bench, require
-from scripts.bench.reading import ResizedFolder, as_it_is
+from scripts.bench.reading import ResizedFolder
 
 SIDE, BATCH, WORKERS = 224, 256, 2
+
+# Each call gives an epoch of (uint8[B, H, W, C], rows).
+Epochs = Callable[[], Iterable[Any]]
 
 
 class Rows(ResizedFolder):
@@ -33,10 +36,10 @@ class Rows(ResizedFolder):
 
 
 class Peer(NamedTuple):
-    """A function that packs into a folder, and one that opens it: each epoch of the result yields (uint8[B, H, W, C], rows)."""
+    """A function that packs into a folder, or None where the JPEGs themselves are read, and one that opens the folder."""
 
-    pack: Callable[[Path], Any]
-    open: Callable[[Path], Callable[[], Iterable[Any]]]
+    pack: Callable[[Path], Any] | None
+    open: Callable[[Path], Epochs]
 
 
 def ffcv(rows: Rows) -> Peer:
@@ -49,7 +52,7 @@ def ffcv(rows: Rows) -> Peer:
         written = {"pixels": fields.RGBImageField(write_mode="raw"), "row": fields.IntField()}
         writer.DatasetWriter(str(out / "rows.beton"), written, num_workers=WORKERS).from_indexed_dataset(rows)
 
-    def opened(out: Path) -> Callable[[], Iterable[Any]]:
+    def opened(out: Path) -> Epochs:
         pipelines = {"pixels": [images.SimpleRGBImageDecoder(), to_tensor()], "row": [basics.IntDecoder(), to_tensor()]}
         order = {"order": loader.OrderOption.RANDOM, "os_cache": True, "drop_last": False, "pipelines": pipelines}
         found = loader.Loader(str(out / "rows.beton"), rows.size, num_workers=WORKERS, **order)
@@ -66,7 +69,7 @@ def litdata(rows: Rows) -> Peer:
         options = {"num_workers": WORKERS, "chunk_bytes": "64MB", "start_method": "fork"}
         library.optimize(rows.__getitem__, list(range(len(rows))), output_dir=str(out), **options)
 
-    def opened(out: Path) -> Callable[[], Iterable[Any]]:
+    def opened(out: Path) -> Epochs:
         data = library.StreamingDataset(str(out), shuffle=True)
         # two workers read more slowly
         found = library.StreamingDataLoader(data, batch_size=rows.size, num_workers=0)
@@ -86,7 +89,7 @@ def streaming(rows: Rows) -> Peer:
             for pixels, row in _by_workers(rows):
                 writer.write({"pixels": pixels.numpy(), "row": row})
 
-    def opened(out: Path) -> Callable[[], Iterable[Any]]:
+    def opened(out: Path) -> Epochs:
         order = {"shuffle": True, "shuffle_algo": "naive", "num_canonical_nodes": 1}
         data = library.StreamingDataset(local=str(out), batch_size=rows.size, **order)
         found = library.StreamingDataLoader(data, batch_size=rows.size, num_workers=WORKERS)
@@ -104,7 +107,7 @@ def webdataset(rows: Rows) -> Peer:
             for pixels, row in _by_workers(rows):
                 writer.write({"__key__": f"{row:08}", "npy": pixels.numpy(), "cls": row})
 
-    def opened(out: Path) -> Callable[[], Iterable[Any]]:
+    def opened(out: Path) -> Epochs:
         shards = sorted(map(str, out.glob("*.tar")))
         samples = library.WebDataset(shards, shardshuffle=len(shards)).shuffle(5000).decode().to_tuple("npy", "cls")
         return lambda: library.WebLoader(samples.batched(rows.size), batch_size=None, num_workers=WORKERS)
@@ -134,7 +137,7 @@ def tutorial(rows: Rows) -> Peer:
             data[start : start + len(numbers)] = MappedRows(pixels, numbers, batch_size=[len(numbers)])
             start += len(numbers)
 
-    def opened(out: Path) -> Callable[[], Iterable[Any]]:
+    def opened(out: Path) -> Epochs:
         # two workers read more slowly
         found = DataLoader(mapped(out, "from_filename"), rows.size, shuffle=True, collate_fn=_pinned)
         return lambda: ((batch.pixels, batch.rows) for batch in found)
@@ -142,10 +145,26 @@ def tutorial(rows: Rows) -> Peer:
     return Peer(pack, opened)
 
 
+def imagefolder(rows: Rows) -> Peer:
+    """torchvision's ImageFolder in a DataLoader, which decodes and resizes the JPEGs in every epoch; full shuffle."""
+    datasets, v2 = (found := torchvision()).datasets, found.transforms.v2
+
+    class Numbered(datasets.ImageFolder):
+        def __getitem__(self, row: int) -> tuple[torch.Tensor, int]:
+            return super().__getitem__(row)[0].movedim(0, -1), row
+
+    def opened(images: Path) -> Epochs:
+        data = Numbered(images, v2.Compose([v2.Resize((rows.side, rows.side)), v2.PILToTensor()]))
+        loader = DataLoader(data, rows.size, shuffle=True, num_workers=WORKERS)
+        return lambda: loader
+
+    return Peer(None, opened)
+
+
 def ours(rows: Rows) -> Peer:
     """A store, by MemmapLoader; full shuffle."""
 
-    def opened(out: Path) -> Callable[[], Iterable[Any]]:
+    def opened(out: Path) -> Epochs:
         data = pixpack.MemmapDataset(out / "store")
         loader = pixpack.MemmapLoader(data, rows.size, shuffle="full", as_tuple=False)
         return lambda: ((batch.pixels, batch.rows) for batch in loader)
@@ -162,26 +181,24 @@ PEERS: dict[str, Callable[[Rows], Peer]] = {
     "Mosaic Streaming": streaming,
     "WebDataset": webdataset,
     "tensordict's tutorial": tutorial,
+    "ImageFolder": imagefolder,
 }
 
 
-@bench("How fast do libraries pack the same photographs into rows of 224 x 224?", "images/s", rounds=3)
-def peers_pack(lab: Lab) -> Iterator[Way]:
-    rows = _rows(lab, lab.pick(2048, 60))
-    for name, peer in lab.runnable({name: partial(make, rows) for name, make in PEERS.items()}):
-        out = lab.work / f"packing-{name}"
-        yield Way(name, partial(peer.pack, out), len(rows), before=partial(_empty, out))
-
-
 @bench(
-    "How fast do libraries read the same shuffled rows of 224 x 224, batches of 256, from memory?", "images/s", rounds=7
+    "How fast do libraries pack the same photographs into rows of 224 x 224, and read them shuffled from memory in"
+    " batches of 256?",
+    "images/s",
+    rounds=5,
 )
-def peers_read(lab: Lab) -> Iterator[Way]:
-    rows = _rows(lab, lab.pick(10_000, 120))
+def peers(lab: Lab) -> Iterator[Way]:
+    count, side, size = lab.pick((4096, SIDE, BATCH), (60, 64, 16))
+    images = photographs(lab, count)
+    rows = Rows(images, side, size)
     for name, peer in lab.runnable({name: partial(make, rows) for name, make in PEERS.items()}):
-        out = lab.work / f"rows-{name}-{len(rows)}"
-        if not out.exists():
-            _empty(out)
+        out = images
+        if peer.pack:
+            out = _emptied(lab.work / f"rows-{name}")
             peer.pack(out)
         epoch, seen = peer.open(out), []
         for pixels, numbers in epoch():
@@ -189,12 +206,15 @@ def peers_read(lab: Lab) -> Iterator[Way]:
             levels = np.abs(np.asarray(pixels[0]).astype(int) - rows[int(numbers[0])][0]).mean()
             require(levels < 2, f"{name}: row {numbers[0]} differs by {levels:.1f} levels.")
             seen += numbers.tolist()
-        require(sorted(seen) == list(range(len(rows))), f"{name}: an epoch does not bring each row once.")
-        yield Way(name, lambda epoch=epoch: drain(epoch()), len(rows))
-
-
-def _rows(lab: Lab, count: int) -> Rows:
-    return Rows(photographs(lab, count), *lab.pick((SIDE, BATCH), (64, 16)))
+        require(sorted(seen) == list(range(count)), f"{name}: an epoch does not bring each row once.")
+        size_bytes = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+        columns = {"kB an image": size_bytes / count / 1000}
+        read = partial(_read, epoch)
+        # an epoch that is not timed brings back the memory that other ways have taken
+        yield Way(f"{name}: read", read, count, read, "pixpack: read", columns)
+        if peer.pack:
+            again = lab.work / f"packing-{name}"
+            yield Way(f"{name}: pack", partial(peer.pack, again), count, partial(_emptied, again), "pixpack: pack")
 
 
 def _by_workers(rows: Rows) -> Iterator[tuple[torch.Tensor, int]]:
@@ -202,10 +222,15 @@ def _by_workers(rows: Rows) -> Iterator[tuple[torch.Tensor, int]]:
         yield from zip(pixels, numbers.tolist(), strict=True)
 
 
-def _empty(out: Path) -> None:
+def _read(epoch: Epochs) -> None:
+    drain(epoch())
+
+
+def _emptied(out: Path) -> Path:
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
+    return out
 
 
 def _pinned(batch: Any) -> Any:
-    return batch.pin_memory() if torch.cuda.is_available() else as_it_is(batch)
+    return batch.pin_memory() if torch.cuda.is_available() else batch

@@ -30,7 +30,6 @@ from scripts.bench.data import (
     imported,
     in_child,
     made_once,
-    memory_bytes,
     photographs,
     random_data,
     require_epoch,
@@ -43,30 +42,17 @@ SIDE, BATCH = 224, 256
 READ_BYTES = 8 << 20
 
 
-class NumbersAtOnce(Dataset):
-    """A tensor, a batch at a time."""
+class RowsAtOnce(Dataset):
+    """Rows of an array or a tensor, a whole batch at a time."""
 
-    def __init__(self, numbers: torch.Tensor) -> None:
-        self.numbers = numbers
+    def __init__(self, rows: np.ndarray | torch.Tensor) -> None:
+        self.rows = rows
 
     def __len__(self) -> int:
-        return len(self.numbers)
+        return len(self.rows)
 
     def __getitems__(self, indices: list[int]) -> torch.Tensor:
-        return self.numbers[indices]
-
-
-class MappedRows(Dataset):
-    """A hand-written dataset: a numpy memmap, a whole batch at a time."""
-
-    def __init__(self, data: pixpack.MemmapDataset) -> None:
-        self.pixels = data.numpy()
-
-    def __len__(self) -> int:
-        return len(self.pixels)
-
-    def __getitems__(self, rows: list[int]) -> torch.Tensor:
-        return torch.from_numpy(self.pixels[rows])
+        return torch.as_tensor(self.rows[indices])
 
 
 class ResizedFolder(Dataset):
@@ -114,7 +100,7 @@ def loops(lab: Lab) -> Iterator[Way]:
 
     kept: dict[str, Any] = {"persistent_workers": True, "prefetch_factor": 16, "pin_memory": torch.cuda.is_available()}
     by_workers = {n: DataLoader(numbers, size, shuffle=True, num_workers=n, **kept) for n in lab.pick((2, 10), (2,))}
-    at_once = DataLoader(NumbersAtOnce(numbers), size, shuffle=True, collate_fn=as_it_is)
+    at_once = DataLoader(RowsAtOnce(numbers), size, shuffle=True, collate_fn=as_it_is)
     epochs: dict[str, Callable[[], Iterable[Any]]] = {
         "list, random.sample": python_loop,
         "DataLoader": partial(DataLoader, numbers, size, shuffle=True),
@@ -261,7 +247,7 @@ def worker_memory(lab: Lab) -> Iterator[Way]:
     datasets: dict[str, tuple[Any, bool]] = {
         **{f"MemmapDataset, {rows:,} rows": (pixpack.MemmapDataset(out), False) for rows, out in made.items()},
         f"a list of {len(paths):,} paths, read to the end": (paths, True),
-        "a numpy memmap of 1,000 rows, read to the end": (MappedRows(small), True),
+        "a numpy memmap of 1,000 rows, read to the end": (RowsAtOnce(small.numpy()), True),
     }
     for start in lab.pick(("fork", "spawn"), ("fork",)):
         empty, _ = _worker_memory(range(1_000_000), start, number, False)
@@ -283,9 +269,15 @@ def _worker_memory(data: Any, start: str, workers: int, to_the_end: bool) -> tup
     drain(
         itertools.islice(batches, len(loader) - 1 - 2 * workers if to_the_end else min(20 * workers, len(loader) - 2))
     )
-    found = [memory_bytes(worker.pid, "Private_Dirty") for worker in batches._workers]
+    found = [_own_bytes(worker.pid) for worker in batches._workers]
     batches._shutdown_workers()
     return sum(found) / len(found), seconds
+
+
+def _own_bytes(pid: int) -> int:
+    """Return the memory that a process shares with no other."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return 1024 * int(text.partition("Private_Dirty:")[2].split()[0])
 
 
 @bench("How near does MemmapLoader come to copying memory, and how far is it from what people use instead?", "images/s")
@@ -319,7 +311,7 @@ def read(lab: Lab) -> Iterator[Way]:
     yield Way("numpy memmap, an index a batch", lambda: drain(pixels[piece.numpy()] for piece in pieces), rows)
     for number in (0, 2):
         kept: dict[str, Any] = {"num_workers": number, "persistent_workers": number > 0, "collate_fn": as_it_is}
-        theirs = DataLoader(MappedRows(data), size, shuffle=True, **kept)
+        theirs = DataLoader(RowsAtOnce(pixels), size, shuffle=True, **kept)
         yield Way(f"DataLoader over a numpy memmap, {number} workers", partial(drain, theirs), rows)
 
 
