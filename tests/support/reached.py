@@ -72,7 +72,8 @@ def codes(code: CodeType) -> Iterator[CodeType]:
 
 def trace() -> None:
     """Log each function of the product at its first call in this process; immediately, since processes are killed."""
-    log, start = os.environ[LOG], f"{ROOT}{os.sep}"
+    # opened once: a test may allow no more files, and an error would end the tracing
+    log, start = os.open(os.environ[LOG], os.O_WRONLY | os.O_APPEND), f"{ROOT}{os.sep}"
     tops = tuple(f"{start}{package}{os.sep}" for package in PACKAGES)
     seen: set[CodeType] = set()
 
@@ -83,8 +84,7 @@ def trace() -> None:
             if code.co_filename.startswith(tops):
                 line = f"{code.co_filename[len(start) :]}:{code.co_firstlineno}:{code.co_qualname}\n"
                 # one write to a file opened for appending: lines of two processes do not mix
-                with open(log, "ab", buffering=0) as file:
-                    file.write(line.encode())
+                os.write(log, line.encode())
 
     threading.settrace(enter)
     sys.settrace(enter)
