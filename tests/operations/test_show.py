@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
@@ -27,7 +28,7 @@ def test_boxes_and_masks_are_drawn_over_the_picture(tmp_path: Path) -> None:
         "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "bbox": [8, 8, 32, 32]}],
     }
     (tmp_path / "boxes.json").write_text(json.dumps(boxes))
-    labels = {"boxes": tmp_path / "boxes.json", "masks": tmp_path / "masks"}
+    labels: dict[str, Any] = {"boxes": tmp_path / "boxes.json", "masks": tmp_path / "masks"}
     pack(tmp_path / "images", tmp_path / "out", size=64, **labels)
     sheet = contact_sheet(tmp_path / "out")
 
