@@ -136,8 +136,6 @@ def too_many_rejects(report: PackReport, allowed: str) -> str:
 
 def next_step(report: PackReport, images: str, has_boxes: bool) -> str:
     """Return the lines of code that train from a store, or validate if its name or that of IMAGES contains val or test."""
-    from packer.store.reports import has_unlabelled
-
     # with splits, the training split comes first
     store = next(iter(report.splits.values()), report)
     is_train = min(_roles(store.out) or _roles(images), default=ROLES["train"]) == ROLES["train"]
@@ -163,7 +161,7 @@ def next_step(report: PackReport, images: str, has_boxes: bool) -> str:
         transform = ", transform=transforms.RandomHorizontalFlip()" if is_train else ""
     lines.append(f"normalize = transforms.Normalize.from_manifest({name}.manifest)")
     loader = f"loader = MemmapLoader({name}, batch_size=256{shuffle}{transform}"
-    if store.target_kind == "class" and not store.has_masks and has_unlabelled(store.out):
+    if not store.classes and store.target_kind == "class" and not store.has_masks:
         # a tuple would need labels
         lines += [f"{loader}, as_tuple=False)", "for batch in loader:", "    outputs = model(normalize(batch.images))"]
     else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from array import array
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 from packer.inputs.samples import Inputs
 from packer.report import PackReport
 from packer.sample_lines import read_rejects
-from packer.store.row_files import TENSORS
 from reader.format.manifest import Manifest
 
 CHANGES_NAMED = 5
@@ -89,8 +87,3 @@ def _summed(counts: Iterable[dict[str, int]]) -> dict[str, int]:
 def count_reasons(out: Path) -> dict[str, int]:
     """Count the rejects of a store by reason, most frequent first."""
     return dict(collections.Counter(reject.reason for reject in read_rejects(out)).most_common())
-
-
-def has_unlabelled(out: str) -> bool:
-    """Whether a row of a store with class targets has no label: its target is -1."""
-    return min(array("q", Path(out, TENSORS, "targets.memmap").read_bytes())) < 0

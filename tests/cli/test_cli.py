@@ -58,16 +58,6 @@ def test_the_lines_behind_a_pack_are_a_program_that_reads_the_store(
     assert names["images"].shape[:2] == (9, 3)
 
 
-def test_the_lines_behind_a_pack_with_unlabelled_rows_loop_over_batches(
-    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (images / "list.csv").write_text("path,label\nclass0/000.jpg,cat\nclass0/001.jpg,\n")
-    assert run([str(images / "list.csv"), str(tmp_path / "out"), "--size", "32"]) == 0
-    names: dict[str, Any] = {"model": lambda images: images}
-    exec(textwrap.dedent(capsys.readouterr().out.partition(" it:\n")[2]), names)
-    assert names["outputs"].shape == (2, 3, 32, 32)
-
-
 def test_the_lines_behind_a_pack_of_splits_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_splits(tmp_path / "images", ("test", "train"), each=3)
     words = [str(tmp_path / "images"), str(tmp_path / "out"), "--size", "32"]
